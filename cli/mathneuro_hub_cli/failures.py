@@ -1,0 +1,53 @@
+"""Turns known errors into one sentence and exit status 1."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Callable
+
+
+def guarded(run: Callable[[], None]) -> int:
+    """Run the command line; 0 on success, 1 for any error, 2 for wrong usage."""
+    warnings.showwarning = _show_warning
+    try:
+        run()
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except KeyboardInterrupt:
+        print("Stopped.", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:  # the last line of defence: anything unforeseen is reported as ours
+        return _report(error)
+    return 0
+
+
+def _report(error: Exception) -> int:
+    from mathneuro_hub.errors import MathNeuroError
+
+    if os.environ.get("MATHNEURO_DEBUG"):
+        traceback.print_exc()
+    elif isinstance(error, MathNeuroError):
+        print(f"Error: {error}", file=sys.stderr)
+    else:
+        print(
+            f"Error: {type(error).__name__}: {error}\n"
+            "This was not foreseen; run again with MATHNEURO_DEBUG=1 for the traceback, and please report it.",
+            file=sys.stderr,
+        )
+    return 1
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *_: object) -> None:
+    """Our own warnings as one line; those of libraries are noise to the user of a command."""
+    if category is UserWarning and "mathneuro_hub" in _caller_file(_):
+        print(f"Warning: {message}", file=sys.stderr)
+
+
+def _caller_file(details: tuple[object, ...]) -> str:
+    return str(details[0]) if details else ""

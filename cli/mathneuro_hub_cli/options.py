@@ -1,0 +1,45 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mathneuro_hub_cli.output import Format
+
+Model = Annotated[
+    str, typer.Option("--model", "-m", help="Base model: a Hub id, a checkpoint folder, or 'demo' (bundled).")
+]
+Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of the base model on the Hub.")]
+Token = Annotated[str | None, typer.Option(help="Hub token; default the stored login.", show_default=False)]
+NumSamples = Annotated[
+    int | None, typer.Option(help="Samples drawn from a data set.", show_default="500, or all if there are fewer")
+]
+Seed = Annotated[int, typer.Option(help="Seed of every draw.")]
+Replacement = Annotated[bool, typer.Option("--replacement", help="Draw samples with replacement, as the paper does.")]
+ChatTemplate = Annotated[bool, typer.Option("--chat-template", help="Wrap samples in the tokenizer's chat template.")]
+MaxLength = Annotated[int | None, typer.Option(help="Longest sample in tokens.", show_default="what the model allows")]
+BatchSize = Annotated[int, typer.Option(help="Samples per forward pass.")]
+IncludeLmHead = Annotated[
+    bool, typer.Option("--include-lm-head", help="Cover the output embedding too, where it is not tied.")
+]
+Dtype = Annotated[str, typer.Option(help="Load the model in this dtype: auto, float32, bfloat16 or float16.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 ...", show_default="cuda if there, else cpu")]
+DeviceMap = Annotated[str | None, typer.Option(help="Spread a large model, for instance 'auto' (accelerate).")]
+NoCache = Annotated[bool, typer.Option("--no-cache", help="Neither re-use nor keep activation norms.")]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace the output if it exists, once the new one is complete.")
+]
+OutFolder = Annotated[Path, typer.Option("--output", "-o", help="Folder to write.")]
+OutputFormat = Annotated[
+    Format, typer.Option("--format", help="human: tables; json: one object; quiet: the essential value alone.")
+]
+
+
+def bundled_tasks(names: list[str]) -> Path | None:
+    """The demo's own task folder if all of ``names`` are tasks of it."""
+    from mathneuro_hub.demo import TASKS, TASKS_FOLDER
+
+    return TASKS_FOLDER if set(names) <= set(TASKS) else None

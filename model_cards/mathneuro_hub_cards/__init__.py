@@ -1,0 +1,1 @@
+"""The Jinja templates of model cards, and nothing else."""
