@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+
+from torch import Tensor
 
 from mathneuro_hub.errors import OutputError
 
@@ -31,6 +34,32 @@ def replacing(path: Path) -> Iterator[Path]:
             os.replace(aside, path)
         finally:
             aside.unlink(missing_ok=True)
+
+
+_SAFETENSORS_NAMES = {"torch.float32": "F32", "torch.int64": "I64", "torch.uint8": "U8"}
+
+
+def write_safetensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """Write a safetensors file whose bytes depend on nothing but the arguments; aside first, then renamed.
+
+    The safetensors library itself orders metadata differently from run to run, so that equal contents would have
+    different hashes.
+
+    Raises:
+        OutputError: the file cannot be written.
+    """
+    header: dict[str, object] = {"__metadata__": dict(metadata)}
+    end = 0
+    for name, tensor in tensors.items():
+        start, end = end, end + tensor.numel() * tensor.element_size()
+        dtype = _SAFETENSORS_NAMES[str(tensor.dtype)]
+        header[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with replacing(path) as aside, aside.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for tensor in tensors.values():
+            file.write(tensor.cpu().contiguous().numpy().tobytes())
 
 
 @contextmanager

@@ -100,7 +100,8 @@ def find_weights(model: nn.Module, include_lm_head: bool = False) -> Coverage:
     names_of: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names_of.setdefault(id(parameter), []).append(name)
-    head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    outputs = getattr(model, "get_output_embeddings", None)
+    head = outputs() if callable(outputs) else None
 
     weights: dict[str, Weight] = {}
     reasons: dict[str, str] = {}

@@ -28,7 +28,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def make(base, **options):
-    calibrator = Calibrator(base, use_cache=False)
+    calibrator = Calibrator(base, use_cache=False, include_lm_head=options.get("include_lm_head", False))
     settings = {"keep_ratio": 0.1, "scale": 1.1, **options}
     return create_adapter(
         base,

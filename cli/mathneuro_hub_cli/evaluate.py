@@ -106,7 +106,7 @@ def render(report: EvaluationReport) -> str:
             for m in scores.metrics
         ]
         return table(("task", "metric", "n", "score"), rows)
-    rows = [
+    compared = [
         (
             c.task,
             f"{c.metric},{c.filter}",
@@ -120,7 +120,7 @@ def render(report: EvaluationReport) -> str:
         for c in report.comparisons
     ]
     headers = ("task", "metric", "n", "base", "edited", "difference [95 %]", "p", "")
-    return table(headers, rows) + "\n± is one standard error; p by exact McNemar or paired bootstrap, not corrected."
+    return table(headers, compared) + "\n± is one standard error; p by exact McNemar or paired bootstrap, not corrected."
 
 
 def _score(score: float, stderr: float | None) -> str:

@@ -7,6 +7,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable
+from typing import TextIO
 
 
 def guarded(run: Callable[[], None]) -> int:
@@ -43,11 +44,14 @@ def _report(error: Exception) -> int:
     return 1
 
 
-def _show_warning(message: Warning | str, category: type[Warning], *_: object) -> None:
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
     """Our own warnings as one line; those of libraries are noise to the user of a command."""
-    if category is UserWarning and "mathneuro_hub" in _caller_file(_):
+    if "mathneuro_hub" in filename:
         print(f"Warning: {message}", file=sys.stderr)
-
-
-def _caller_file(details: tuple[object, ...]) -> str:
-    return str(details[0]) if details else ""

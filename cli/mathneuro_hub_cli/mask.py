@@ -53,10 +53,10 @@ def _show_adapter(path: Path, out: Output) -> None:
     bits = 8 * streams / max(1, config.held)
     layers, kinds = masks.by_layer(), masks.by_kind()
 
-    def shares(groups: dict[str, tuple[int, int]], title: str) -> str:
+    def shares(groups: dict[str, MaskSet], title: str) -> str:
         rows = [
-            (name, f"{held:,}", f"{held / numel:.3%}", f"{held / max(1, config.held):.1%}")
-            for name, (held, numel) in groups.items()
+            (name, f"{part.held:,}", f"{part.density:.3%}", f"{part.held / max(1, config.held):.1%}")
+            for name, part in groups.items()
         ]
         return table((title, "held", "density", "share of mask"), rows)
 
@@ -77,8 +77,8 @@ def _show_adapter(path: Path, out: Output) -> None:
             "density": config.density,
             "bytes": size,
             "bits_per_weight": bits,
-            "by_layer": {name: {"held": held, "numel": numel} for name, (held, numel) in layers.items()},
-            "by_kind": {name: {"held": held, "numel": numel} for name, (held, numel) in kinds.items()},
+            "by_layer": {name: {"held": part.held, "numel": part.numel} for name, part in layers.items()},
+            "by_kind": {name: {"held": part.held, "numel": part.numel} for name, part in kinds.items()},
             "left_out": [{"name": n, "numel": numel, "reason": reason} for n, numel, reason in config.left_out],
         },
         human="\n".join(
@@ -139,9 +139,10 @@ def compare(
     masks_a, masks_b = (_masks_of(path, model, keep_ratio) for path in (a, b))
     shared = (masks_a & masks_b).held
     jaccard, chance = masks_a.jaccard(masks_b), masks_a.chance_jaccard(masks_b)
+    kinds_b = masks_b.by_kind()
     kinds = {
-        kind: (part.jaccard(other), part.chance_jaccard(other))
-        for kind, part, other in ((kind, masks_a.of_kind(kind), masks_b.of_kind(kind)) for kind in masks_a.by_kind())
+        kind: (part.jaccard(kinds_b[kind]), part.chance_jaccard(kinds_b[kind]))
+        for kind, part in masks_a.by_kind().items()
     }
     Output(form).result(
         {

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mathneuro_hub_cli import options
 from mathneuro_hub_cli.output import Format, Output
+
+if TYPE_CHECKING:
+    from mathneuro_hub.calibration import ActivationNorms
 
 app = typer.Typer(help="Create an adapter, or bake one into a checkpoint.", no_args_is_help=True)
 
@@ -80,7 +83,7 @@ def create(
         report=lambda name, done, total: out.progress(f"Calibrating on {name}", done, total, "samples"),
     )
 
-    def norms(source: str) -> object:
+    def norms(source: str) -> ActivationNorms:
         if source.endswith(".safetensors"):
             return calibrator.norms(source)
         return calibrator.norms(

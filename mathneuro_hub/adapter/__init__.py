@@ -1,7 +1,7 @@
 """Adapters: saved, loaded, attached to a model, baked into a checkpoint."""
 
 from mathneuro_hub.adapter.adapter import NeurosurgeryAdapter, combine_adapters, create_adapter
-from mathneuro_hub.adapter.bake import bake
+from mathneuro_hub.adapter.baking import bake
 from mathneuro_hub.adapter.config import NeurosurgeryConfig
 from mathneuro_hub.adapter.model import NeurosurgeryModel
 

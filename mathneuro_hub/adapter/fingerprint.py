@@ -31,6 +31,7 @@ def check_base(config: NeurosurgeryConfig, masks: MaskSet, source: WeightSource,
     Raises:
         BaseMismatchError: a weight is missing, has another shape, or holds other values; it is named.
     """
+    # Names and shapes first: they say more plainly than a hash that it is another model.
     for name, record in config.weights.items():
         weight = coverage.weights.get(name)
         if weight is None:
@@ -40,7 +41,8 @@ def check_base(config: NeurosurgeryConfig, masks: MaskSet, source: WeightSource,
                 f"{_intro(config)}: {name} has shape {list(weight.shape)} here and {list(record.shape)} there; "
                 "load that base."
             )
-        values = source.read(weight)
+    for name, record in config.weights.items():
+        values = source.read(coverage.weights[name])
         expected = record.fp16 if values.dtype == torch.float16 else record.bf16
         if _digest(_sample(values, masks[name])) != expected:
             raise BaseMismatchError(

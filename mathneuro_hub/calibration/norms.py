@@ -15,11 +15,10 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from mathneuro_hub.errors import BaseMismatchError, FormatError, ModelError
-from mathneuro_hub.files import replacing
+from mathneuro_hub.files import write_safetensors
 from mathneuro_hub.weights import Coverage
 
 FORMAT = "mathneuro-norms"
@@ -99,8 +98,8 @@ class ActivationNorms:
 
     def save(self, path: Path | str) -> None:
         """Write the file aside and rename it at the end; the same norms give the same bytes."""
-        tensors = {_NORMS + site: vector.contiguous() for site, vector in self.vectors.items()}
-        tensors |= {_POSITIVE + module: counts.contiguous() for module, counts in self.positive.items()}
+        tensors = {_NORMS + site: vector for site, vector in self.vectors.items()}
+        tensors |= {_POSITIVE + module: counts for module, counts in self.positive.items()}
         record = {
             "samples": self.samples,
             "tokens": self.tokens,
@@ -113,8 +112,7 @@ class ActivationNorms:
             "record": json.dumps(record, sort_keys=True),
             "sites": json.dumps(dict(self.sites), sort_keys=True),
         }
-        with replacing(Path(path)) as aside:
-            save_file(tensors, aside, metadata)
+        write_safetensors(Path(path), tensors, metadata)
 
     @classmethod
     def load(cls, path: Path | str) -> ActivationNorms:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -108,7 +108,7 @@ def calibrate(
 def _length_cap(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_length: int | None) -> int:
     if max_length is not None and max_length < 1:
         raise SettingError(f"The length cap is {max_length} tokens; it has to be at least 1.")
-    allowed = min(tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", None) or 2**31)
+    allowed = int(min(tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", None) or 2**31))
     return min(max_length or allowed, allowed)
 
 
@@ -167,7 +167,7 @@ def _entry_point(model: PreTrainedModel, coverage: Coverage) -> nn.Module:
     inside = {id(parameter) for parameter in base.parameters()}
     if all(id(model.get_parameter(name)) in inside for name in coverage.weights):
         return base
-    return model
+    return cast(nn.Module, model)
 
 
 def _pad(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:

@@ -116,7 +116,7 @@ def accuracy(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, exampl
             first = int(answer[row].int().argmax())
             logits[row, first, barred] = -torch.inf
     wrong = (logits.argmax(-1) != batch["input_ids"][:, 1:]) & answer
-    return 1 - wrong.any(1).float().mean().item()
+    return 1 - float(wrong.any(1).float().mean())
 
 
 def train(steps: int = STEPS) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast, dict[str, Any]]:
@@ -144,7 +144,7 @@ def train(steps: int = STEPS) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast
         weights = batch["weights"][:, 1:]
         loss = (losses * weights).sum() / weights.sum()
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
-from mathneuro_hub.errors import FormatError, OutputError, SettingError
+from mathneuro_hub.errors import FormatError, SettingError
+from mathneuro_hub.files import write_safetensors
 from mathneuro_hub.masks.codec import decode, encode
 from mathneuro_hub.masks.mask_set import MaskSet
 
@@ -33,27 +34,14 @@ def save_masks(path: str | Path, masks: MaskSet, metadata: Mapping[str, str] | N
             raise SettingError(f"the metadata of a mask file cannot set {key!r}, which the format uses; rename it.")
     shapes = json.dumps({name: mask.shape for name, mask in masks.items()}, separators=(",", ":"))
     own = {"format": _FORMAT, "format_version": str(_VERSION), "shapes": shapes}
-    # Not through safetensors' own writer: it puts metadata in an order that differs from run to run.
-    header: dict[str, object] = {"__metadata__": own | dict(sorted(given.items()))}
-    streams = []
-    end = 0
-    for name, mask in masks.items():
-        stream = encode(mask).cpu().numpy().tobytes()
-        header[name] = {"dtype": "U8", "shape": [len(stream)], "data_offsets": [end, end + len(stream)]}
-        streams.append(stream)
-        end += len(stream)
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    path = Path(path)
-    aside = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with aside.open("wb") as file:
-            file.write(len(text).to_bytes(8, "little") + text)
-            file.writelines(streams)
-        aside.replace(path)
-    except OSError as error:
-        aside.unlink(missing_ok=True)
-        raise OutputError(f"{path} cannot be written: {error.strerror}; choose another place.") from error
+    streams = {name: encode(mask) for name, mask in masks.items()}
+    write_safetensors(Path(path), streams, own | dict(sorted(given.items())))
+
+
+def stream_bytes(path: str | Path) -> int:
+    """Bytes of the index streams in a mask file, its header left out."""
+    with safe_open(str(path), framework="pt") as file:
+        return sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
 
 
 def load_masks(path: str | Path) -> tuple[MaskSet, dict[str, str]]:

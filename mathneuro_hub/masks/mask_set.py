@@ -83,20 +83,19 @@ class MaskSet(Mapping[str, Mask]):
         both = sum(mask.held * other[name].held / mask.numel for name, mask in self.items())
         return _jaccard(both, self.held, other.held)
 
-    def by_layer(self) -> dict[str, tuple[int, int]]:
-        """(held, numel) per layer: the first integer in the weight's name, or "none"."""
+    def by_layer(self) -> dict[str, MaskSet]:
+        """The set of each layer: the first integer in the weight's name, or "none"."""
         return self._group(lambda name: next((part for part in name.split(".") if part.isdecimal()), "none"))
 
-    def by_kind(self) -> dict[str, tuple[int, int]]:
-        """(held, numel) per kind of weight: its module's own name, such as "up_proj"."""
+    def by_kind(self) -> dict[str, MaskSet]:
+        """The set of each kind of weight: its module's own name, such as "up_proj"."""
         return self._group(lambda name: name.removesuffix(".weight").rpartition(".")[2])
 
-    def _group(self, key: Callable[[str], str]) -> dict[str, tuple[int, int]]:
-        groups: dict[str, tuple[int, int]] = {}
+    def _group(self, key: Callable[[str], str]) -> dict[str, MaskSet]:
+        groups: dict[str, dict[str, Mask]] = {}
         for name, mask in self.items():
-            held, numel = groups.get(key(name), (0, 0))
-            groups[key(name)] = (held + mask.held, numel + mask.numel)
-        return groups
+            groups.setdefault(key(name), {})[name] = mask
+        return {group: MaskSet(masks) for group, masks in groups.items()}
 
     def _combine(self, other: MaskSet, operation: Callable[[Mask, Mask], Mask]) -> MaskSet:
         self._check(other)
