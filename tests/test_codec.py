@@ -272,8 +272,8 @@ def test_replacing_a_file_and_failing_to(tmp_path: Path) -> None:
     save_masks(path, mask_set())
     save_masks(path, MaskSet({}))
     assert not load_masks(path)[0]
-    with pytest.raises(OutputError, match="nowhere"):
-        save_masks(tmp_path / "nowhere" / "masks", mask_set())
+    with pytest.raises(OutputError, match="beneath"):
+        save_masks(path / "beneath", mask_set())
     with pytest.raises(SettingError, match="'shapes'"):
         save_masks(path, mask_set(), {"shapes": "{}"})
 

@@ -61,7 +61,7 @@ def create(
 
     Example: mathneuro surgery create -m demo --skill demo:math --contrast demo:capitals --contrast demo:grammar -o math/
     """
-    from mathneuro_hub.adapter import create_adapter
+    from mathneuro_hub.adapter import check_request, create_adapter
     from mathneuro_hub.base_model import find_base
     from mathneuro_hub.calibration.calibrator import Calibrator
     from mathneuro_hub.calibration.data import DataSpec
@@ -69,6 +69,7 @@ def create(
     from mathneuro_hub.publishing.card import save_adapter
 
     out = Output(form)
+    check_request(method.value, skill is not None, len(contrast or ()), keep_ratio, contrast_keep_ratio, scale)
     check_free(output, overwrite)
     base = find_base(model, revision)
     calibrator = Calibrator(

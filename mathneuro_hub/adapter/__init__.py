@@ -1,6 +1,6 @@
 """Adapters: saved, loaded, attached to a model, baked into a checkpoint."""
 
-from mathneuro_hub.adapter.adapter import NeurosurgeryAdapter, combine_adapters, create_adapter
+from mathneuro_hub.adapter.adapter import NeurosurgeryAdapter, check_request, combine_adapters, create_adapter
 from mathneuro_hub.adapter.baking import bake
 from mathneuro_hub.adapter.config import NeurosurgeryConfig
 from mathneuro_hub.adapter.model import NeurosurgeryModel
@@ -10,6 +10,7 @@ __all__ = [
     "NeurosurgeryConfig",
     "NeurosurgeryModel",
     "bake",
+    "check_request",
     "combine_adapters",
     "create_adapter",
 ]

@@ -15,7 +15,7 @@ from mathneuro_hub.base_model import BaseModel
 from mathneuro_hub.calibration.norms import ActivationNorms
 from mathneuro_hub.errors import FormatError, SettingError
 from mathneuro_hub.files import replacing_folder
-from mathneuro_hub.masks import MaskSet, load_masks, save_masks
+from mathneuro_hub.masks import MaskSet, keep_count, load_masks, save_masks
 from mathneuro_hub.versions import versions
 from mathneuro_hub.weights import Coverage, WeightSource
 
@@ -120,9 +120,9 @@ def create_adapter(
         BaseMismatchError: norms that were taken on another model.
         ModelError: norms that do not cover every weight.
     """
-    check_scale(scale)
+    check_request(method, skill is not None, len(contrasts), keep_ratio, contrast_keep_ratio, scale)
     coverage = base.coverage(include_lm_head)
-    used = _norms_of(method, skill, contrasts)
+    used = [] if method == "magnitude" or skill is None else [skill, *(contrasts if method != "wanda" else ())]
     for norms in used:
         norms.check_model(base.fingerprint, base.name)
         norms.check_coverage(coverage)
@@ -214,16 +214,31 @@ def _assemble(
     return NeurosurgeryAdapter(config, masks)
 
 
-def _norms_of(
-    method: str, skill: ActivationNorms | None, contrasts: Sequence[ActivationNorms]
-) -> list[ActivationNorms]:
+def check_request(
+    method: str,
+    has_skill: bool,
+    contrasts: int,
+    keep_ratio: float,
+    contrast_keep_ratio: float | None,
+    scale: float,
+) -> None:
+    """Refuse what :func:`create_adapter` would refuse, before any calibration is paid for.
+
+    Raises:
+        SettingError: an option outside what it may be, or data sets that the method needs are missing.
+    """
     if method not in METHODS:
         raise SettingError(f"There is no method {method!r}; use one of {', '.join(METHODS)}.")
-    if method == "magnitude":
-        return []
-    if skill is None:
+    check_scale(scale)
+    for ratio in (keep_ratio, contrast_keep_ratio):
+        if ratio is not None:
+            keep_count(ratio, 1)
+    if method != "magnitude" and not has_skill:
         raise SettingError(f"Method {method!r} needs activation norms of the skill; give them (--skill).")
-    return [skill] if method == "wanda" else [skill, *contrasts]
+    if method in ("mathneuro", "random") and not contrasts:
+        raise SettingError(
+            f"Method {method!r} needs a contrast to take away; give one (--contrast), or use method 'wanda'."
+        )
 
 
 def _masks(

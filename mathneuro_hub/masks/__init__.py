@@ -6,4 +6,15 @@ from mathneuro_hub.masks.mask import Mask
 from mathneuro_hub.masks.mask_set import MaskSet
 from mathneuro_hub.masks.topk import keep_count, top_k, top_k_plain
 
-__all__ = ["Mask", "MaskSet", "decode", "encode", "keep_count", "load_masks", "save_masks", "stream_bytes", "top_k", "top_k_plain"]
+__all__ = [
+    "Mask",
+    "MaskSet",
+    "decode",
+    "encode",
+    "keep_count",
+    "load_masks",
+    "save_masks",
+    "stream_bytes",
+    "top_k",
+    "top_k_plain",
+]

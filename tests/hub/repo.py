@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from .errors import HubError, bad_request, entry_not_found, revision_not_found
 
-Kind = Literal["models", "datasets", "spaces"]
+Kind = Literal["model", "dataset", "space"]
 Gate = Literal["auto", "manual", False]
 
 #: Larger files go to LFS whatever they are called (bytes).
@@ -162,7 +162,7 @@ class Repo:
     @property
     def path(self) -> str:
         """Where its pages live under the Hub's address: models have no prefix."""
-        return self.id if self.kind == "models" else f"{self.kind}/{self.id}"
+        return self.id if self.kind == "model" else f"{self.kind}s/{self.id}"
 
     @property
     def head(self) -> Commit:
