@@ -16,7 +16,12 @@ def main(folder: Path) -> None:
     packages = {name.split("/")[0] for name in names if ".dist-info/" not in name}
     if packages != EXPECTED:
         sys.exit(f"{wheel} installs {sorted(packages)}, expected {sorted(EXPECTED)}.")
-    needed = ["demo/model/model.safetensors", "demo/model/tokenizer.json", "demo/sets/math.jsonl", "demo/tasks/demo_math.yaml"]
+    needed = [
+        "demo/model/model.safetensors",
+        "demo/model/tokenizer.json",
+        "demo/sets/math.jsonl",
+        "demo/tasks/demo_math.yaml",
+    ]
     missing = [name for name in needed if f"mathneuro_hub/{name}" not in names]
     if missing:
         sys.exit(f"{wheel} lacks {missing}.")

@@ -31,7 +31,14 @@ def tokenizer() -> Any:
 def llama(**changes: Any) -> PretrainedConfig:
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
     return LlamaConfig(
-        **{**sizes, "num_key_value_heads": 2, "tie_word_embeddings": True, "bos_token_id": None, "eos_token_id": 1, **changes},
+        **{
+            **sizes,
+            "num_key_value_heads": 2,
+            "tie_word_embeddings": True,
+            "bos_token_id": None,
+            "eos_token_id": 1,
+            **changes,
+        },
         vocab_size=len(tokenizer()),
         max_position_embeddings=128,
     )

@@ -40,7 +40,9 @@ def kept(values: Tensor, norm: Tensor, keep_ratio: float) -> set[int]:
     return set(order[: int(keep_ratio * scores.numel())])
 
 
-def mathneuro(values: Tensor, skill: Tensor, contrasts: list[Tensor], keep_ratio: float, contrast_ratio: float) -> set[int]:
+def mathneuro(
+    values: Tensor, skill: Tensor, contrasts: list[Tensor], keep_ratio: float, contrast_ratio: float
+) -> set[int]:
     """Kept for the skill, minus kept for any contrast."""
     held = kept(values, skill, keep_ratio)
     for contrast in contrasts:

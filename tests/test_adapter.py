@@ -321,7 +321,7 @@ def test_baking_leaves_behind_what_would_hold_the_unedited_model(base, adapter, 
 
 def test_no_space_is_said_before_anything_is_written(base, adapter, tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 10, 0))
-    with pytest.raises(OutputError, match="the disk has 0.0 GB left"):
+    with pytest.raises(OutputError, match=r"the disk has 0\.0 GB left"):
         bake(base, adapter, tmp_path / "baked")
     assert not any(tmp_path.iterdir())
 

@@ -135,7 +135,7 @@ def test_norms_file_round_trip_is_exact_and_its_bytes_are_the_same_every_time(tm
     assert loaded.provenance == json.loads(json.dumps(norms.provenance))
     for table in ("vectors", "positive"):
         mine, theirs = getattr(norms, table), getattr(loaded, table)
-        assert list(sorted(mine)) == list(sorted(theirs))
+        assert sorted(mine) == sorted(theirs)
         assert all(torch.equal(mine[name], theirs[name]) for name in mine)
 
 

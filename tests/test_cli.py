@@ -11,12 +11,23 @@ from pathlib import Path
 
 import models
 import pytest
-
-from mathneuro_hub.adapter import NeurosurgeryAdapter
 from mathneuro_hub_cli.failures import guarded
 from mathneuro_hub_cli.main import app
 
-CREATE = ["surgery", "create", "-m", "demo", "--skill", "demo:math", "--contrast", "demo:capitals", "--num-samples", "40"]
+from mathneuro_hub.adapter import NeurosurgeryAdapter
+
+CREATE = [
+    "surgery",
+    "create",
+    "-m",
+    "demo",
+    "--skill",
+    "demo:math",
+    "--contrast",
+    "demo:capitals",
+    "--num-samples",
+    "40",
+]
 
 
 @pytest.fixture
@@ -50,7 +61,16 @@ def refused(result: tuple[int, str, str], status: int = 1) -> str:
 
 
 def test_every_command_has_help_with_an_example(run):
-    commands = ["calibrate", "eval", "demo", "surgery create", "surgery bake", "mask show", "mask compare", "mask combine"]
+    commands = [
+        "calibrate",
+        "eval",
+        "demo",
+        "surgery create",
+        "surgery bake",
+        "mask show",
+        "mask compare",
+        "mask combine",
+    ]
     for command in commands:
         text = ok(run(*command.split(), "--help"))
         assert f"Example: mathneuro {command}" in " ".join(text.split()), command
@@ -75,16 +95,41 @@ def test_help_imports_nothing_heavy():
 def test_calibrate_create_show_compare_combine_bake(run):
     for name in ("math", "capitals"):
         found = json.loads(
-            ok(run("calibrate", "-m", "demo", "-d", f"demo:{name}", "--num-samples", "40", "-o", f"{name}.safetensors", "--format", "json"))
+            ok(
+                run(
+                    "calibrate",
+                    "-m",
+                    "demo",
+                    "-d",
+                    f"demo:{name}",
+                    "--num-samples",
+                    "40",
+                    "-o",
+                    f"{name}.safetensors",
+                    "--format",
+                    "json",
+                )
+            )
         )
         assert found["samples"] == 40
         assert found["bytes"] == Path(f"{name}.safetensors").stat().st_size
     assert ok(run("mask", "show", "math.safetensors")).startswith("Activation norms of demo:math on demo\n40 samples")
-    from_files = ["surgery", "create", "-m", "demo", "--skill", "math.safetensors", "--contrast", "capitals.safetensors"]
+    from_files = [
+        "surgery",
+        "create",
+        "-m",
+        "demo",
+        "--skill",
+        "math.safetensors",
+        "--contrast",
+        "capitals.safetensors",
+    ]
     assert ok(run(*from_files, "-o", "a", "--format", "quiet")) == "a\n"
     created = json.loads(ok(run(*CREATE, "-o", "b", "--method", "wanda", "--format", "json")))
     assert ok(run(*CREATE, "-o", "c", "--format", "quiet")) == "c\n"
-    assert Path("a/neurosurgery_masks.safetensors").read_bytes() == Path("c/neurosurgery_masks.safetensors").read_bytes()
+    assert (
+        Path("a/neurosurgery_masks.safetensors").read_bytes() == Path("c/neurosurgery_masks.safetensors").read_bytes()
+    )
 
     shown = json.loads(ok(run("mask", "show", "b", "--format", "json")))
     assert shown["held"] == created["held"] == sum(part["held"] for part in shown["by_kind"].values())
@@ -98,7 +143,9 @@ def test_calibrate_create_show_compare_combine_bake(run):
     compared = json.loads(ok(run("mask", "compare", "a", "b", "--format", "json")))
     assert compared["shared"] == NeurosurgeryAdapter.from_pretrained("a").config.held  # mathneuro is a part of wanda
     assert compared["jaccard"] > compared["chance_jaccard"]
-    norms = json.loads(ok(run("mask", "compare", "math.safetensors", "capitals.safetensors", "-m", "demo", "--format", "json")))
+    norms = json.loads(
+        ok(run("mask", "compare", "math.safetensors", "capitals.safetensors", "-m", "demo", "--format", "json"))
+    )
     assert norms["held"][0] == norms["held"][1]
 
     ok(run("mask", "combine", "b", "a", "--op", "difference", "-o", "d"))
@@ -108,7 +155,25 @@ def test_calibrate_create_show_compare_combine_bake(run):
     assert "pruned by Math Neurosurgery" in Path("baked/README.md").read_text()
     edited = json.loads(ok(run("eval", "-m", "baked", "-t", "demo_grammar", "--limit", "8", "--format", "json")))
     attached = json.loads(
-        ok(run("eval", "-m", "demo", "-a", "a", "--scale", "0", "-t", "demo_grammar", "--limit", "8", "-o", "r.json", "--format", "json"))
+        ok(
+            run(
+                "eval",
+                "-m",
+                "demo",
+                "-a",
+                "a",
+                "--scale",
+                "0",
+                "-t",
+                "demo_grammar",
+                "--limit",
+                "8",
+                "-o",
+                "r.json",
+                "--format",
+                "json",
+            )
+        )
     )
     scores = [side["tasks"]["demo_grammar"]["metrics"][0]["values"] for side in (edited["base"], attached["edited"])]
     assert scores[0] == scores[1]
@@ -120,7 +185,10 @@ def test_the_printed_command_makes_the_same_masks_again(run):
     card = Path("a/README.md").read_text()
     command = next(line for line in card.splitlines() if line.startswith("mathneuro surgery create"))
     ok(run(*command.split()[1:-1], "again"))
-    assert Path("a/neurosurgery_masks.safetensors").read_bytes() == Path("again/neurosurgery_masks.safetensors").read_bytes()
+    assert (
+        Path("a/neurosurgery_masks.safetensors").read_bytes()
+        == Path("again/neurosurgery_masks.safetensors").read_bytes()
+    )
 
 
 def test_a_card_s_example_runs_as_printed(run):
@@ -149,7 +217,10 @@ def test_a_card_s_example_runs_as_printed(run):
         ([*CREATE, "--scale", "nan", "-o", "a"], "finite"),
         ([*CREATE[:-4], "-o", "a"], "needs a contrast"),
         (["surgery", "create", "-m", "demo", "-o", "a"], "--skill"),
-        ([*CREATE[:4], "--skill", "gone.safetensors", "--contrast", "demo:math", "-o", "a"], "no norms file gone.safetensors"),
+        (
+            [*CREATE[:4], "--skill", "gone.safetensors", "--contrast", "demo:math", "-o", "a"],
+            "no norms file gone.safetensors",
+        ),
         (["surgery", "bake", "-a", "nowhere", "-o", "baked"], "holds no adapter"),
         (["mask", "show", "nowhere"], "holds no adapter"),
         (["mask", "show", "rows.safetensors"], "no readable norms file"),

@@ -120,7 +120,9 @@ def render(report: EvaluationReport) -> str:
         for c in report.comparisons
     ]
     headers = ("task", "metric", "n", "base", "edited", "difference [95 %]", "p", "")
-    return table(headers, compared) + "\n± is one standard error; p by exact McNemar or paired bootstrap, not corrected."
+    return (
+        table(headers, compared) + "\n± is one standard error; p by exact McNemar or paired bootstrap, not corrected."
+    )
 
 
 def _score(score: float, stderr: float | None) -> str:

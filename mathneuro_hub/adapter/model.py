@@ -249,7 +249,9 @@ class NeurosurgeryModel:
         if not held:
             self._edits.pop(weight, None)
             return
-        union = torch.unique(torch.cat(list(held.values()))) if len(held) > 1 else next(iter(held.values())).sort().values
+        union = (
+            torch.unique(torch.cat(list(held.values()))) if len(held) > 1 else next(iter(held.values())).sort().values
+        )
         originals = self._base.get_parameter(weight).detach().view(-1)[union]
         members = {name: torch.searchsorted(union, positions) for name, positions in held.items()}
         self._edits[weight] = _Edit(union, originals, members)

@@ -5,12 +5,10 @@ Running lives in :mod:`mathneuro_hub.evaluation.harness`, which is imported by i
 
 from mathneuro_hub.evaluation.compare import Comparison, compare, holm, questions_needed
 from mathneuro_hub.evaluation.report import EvaluationReport, load_reports, save_reports
-from mathneuro_hub.evaluation.report import EvaluationReport, load_reports, save_reports
 from mathneuro_hub.evaluation.results import EvaluationRun, EvaluationSettings, MetricScores, TaskScores
 
 __all__ = [
     "Comparison",
-    "EvaluationReport",
     "EvaluationReport",
     "EvaluationRun",
     "EvaluationSettings",
@@ -19,8 +17,6 @@ __all__ = [
     "compare",
     "holm",
     "load_reports",
-    "load_reports",
     "questions_needed",
-    "save_reports",
     "save_reports",
 ]

@@ -83,7 +83,12 @@ class Commit:
 
     def folders(self) -> set[str]:
         """Every folder that holds a file, however deep."""
-        return {"/".join(parts[:depth]) for path in self.files for parts in [path.split("/")] for depth in range(1, len(parts))}
+        return {
+            "/".join(parts[:depth])
+            for path in self.files
+            for parts in [path.split("/")]
+            for depth in range(1, len(parts))
+        }
 
     def goes_to_lfs(self, path: str, size: int) -> bool:
         """Whether ``.gitattributes`` or the size sends a file to LFS; empty files never go."""
@@ -238,7 +243,11 @@ class Repo:
             raise bad_request("This pull request cannot be merged")
         start = self._common_ancestor(pull).files
         proposed = self.commit_at(pull.ref).files
-        files = {path: file for path, file in self.commit_at(pull.base).files.items() if path in proposed or path not in start}
+        files = {
+            path: file
+            for path, file in self.commit_at(pull.base).files.items()
+            if path in proposed or path not in start
+        }
         files |= {path: file for path, file in proposed.items() if start.get(path) != file}
         commit = self.commit(pull.base, files, f"{pull.title} (#{pull.number})", "", author)
         pull.status, pull.merge_commit = "merged", commit.id
@@ -277,4 +286,4 @@ def changed(files: Tree, added: Mapping[str, File], deleted: Iterable[str]) -> d
             raise HubError(404, f"A file with this name doesn't exist: {path}", "EntryNotFound")
         for name in gone:
             del kept[name]
-    return kept | added
+    return {**kept, **added}

@@ -163,13 +163,12 @@ class _Handler(BaseHTTPRequestHandler):
         if not self.server.up:
             self._hang_up()
             return
+        body = self.rfile.read(self._body_length())
+        if len(body) < self._body_length():
+            self._hang_up()  # the client went away while it was sending
+            return
         request = Request(
-            self.command,
-            path,
-            parse_qs(query),
-            self.headers.get("Authorization"),
-            self.headers.get("Range"),
-            self.rfile.read(self._body_length()),
+            self.command, path, parse_qs(query), self.headers.get("Authorization"), self.headers.get("Range"), body
         )
         response = self._answer(request, fault if isinstance(fault, Failure) else None)
         cut = fault.after_bytes if isinstance(fault, Drop) else None
