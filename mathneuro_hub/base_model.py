@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import (
     GatedRepoError,
@@ -19,7 +20,7 @@ from huggingface_hub.errors import (
 )
 
 from mathneuro_hub.demo import MODEL_FOLDER
-from mathneuro_hub.errors import ModelError
+from mathneuro_hub.errors import ModelError, SettingError
 from mathneuro_hub.weights import CheckpointWeights, Coverage, checkpoint_files, find_checkpoint_weights
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ DEMO = "demo"
 CHECKPOINT_PATTERNS = ["*.safetensors", "*.json", "*.model", "*.txt", "*.jinja", "LICENSE*", "README.md"]
 """What of a Hub repository is fetched: never pickles, and no second copy of the weights in another format."""
 
+DTYPES = ("auto", "float32", "bfloat16", "float16")
 _SAMPLE_BYTES = 4096
 
 
@@ -93,9 +95,22 @@ class BaseModel:
         return digest.hexdigest()[:32]
 
     def load(self, dtype: str = "auto", device: str | None = None, device_map: str | None = None) -> PreTrainedModel:
-        """The model in evaluation mode, in the dtype it is stored in unless ``dtype`` says otherwise."""
+        """The model in evaluation mode.
+
+        Args:
+            dtype: auto (as stored), float32, bfloat16 or float16.
+            device: default the first CUDA device if there is one, else the CPU.
+            device_map: instead of ``device``, how accelerate spreads the model.
+
+        Raises:
+            SettingError: a dtype or device that is not known or not there.
+            ModelError: the checkpoint cannot be loaded.
+        """
         from transformers import AutoModelForCausalLM
 
+        if dtype not in DTYPES:
+            raise SettingError(f"There is no dtype {dtype!r} to load in; use one of {', '.join(DTYPES)}.")
+        place = _device(device) if device_map is None else None
         checkpoint_files(self.folder)
         try:
             model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
@@ -103,8 +118,8 @@ class BaseModel:
             )
         except (OSError, ValueError, RuntimeError) as error:
             raise ModelError(f"{self.name} cannot be loaded: {_first_line(error)}") from error
-        if device is not None and device_map is None:
-            model = model.to(device)
+        if place is not None:
+            model.to(place)  # type: ignore[arg-type]
         return model.eval()
 
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -173,6 +188,17 @@ def find_base(
         raise ModelError(f"The Hub would not give {name}: {_first_line(error)}") from error
     path = Path(folder)
     return BaseModel(name, path, repo_id=name, revision=path.name)
+
+
+def _device(name: str | None) -> torch.device:
+    there = torch.cuda.is_available()
+    try:
+        device = torch.device(name or ("cuda" if there else "cpu"))
+    except RuntimeError as error:
+        raise SettingError(f"There is no device {name!r}; use cpu, cuda, or for instance cuda:1.") from error
+    if device.type == "cuda" and not (there and (device.index or 0) < torch.cuda.device_count()):
+        raise SettingError(f"The device {name} is not there ({torch.cuda.device_count()} CUDA devices); use cpu.")
+    return device
 
 
 def _first_line(error: Exception) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import models
@@ -371,3 +373,19 @@ def test_the_checkpoint_and_the_live_model_give_the_same_values(base, folder):
     for name, weight in base.coverage().weights.items():
         assert torch.equal(base.weights.read(weight), live.read(weight))
         assert torch.equal(base.weights.read(weight), stored[name])
+
+
+def test_a_write_that_fails_half_way_leaves_nothing_behind(tmp_path):
+    """A limit on file sizes stands in for a full disk: the write really fails, in the middle of a file."""
+    code = (
+        "import resource, sys\n"
+        "from mathneuro_hub import bake, create_adapter, find_base\n"
+        "base = find_base('demo'); adapter = create_adapter(base, method='magnitude')\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
+        "try:\n    bake(base, adapter, sys.argv[1])\n"
+        "except Exception as error:\n    print(type(error).__name__, error)\n"
+    )
+    finished = subprocess.run([sys.executable, "-c", code, str(tmp_path / "baked")], capture_output=True, text=True)
+    assert finished.stdout.startswith("OutputError"), finished.stdout + finished.stderr
+    assert "cannot be written: File too large; nothing was left behind" in finished.stdout
+    assert not any(tmp_path.iterdir())

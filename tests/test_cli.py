@@ -227,6 +227,9 @@ def test_a_card_s_example_runs_as_printed(run):
         (["eval", "-m", "demo", "-t", "demo_mth"], "demo_math"),
         (["eval", "-m", "demo", "-t", "demo_math", "--scale", "2"], "--adapter"),
         (["eval", "-m", "demo", "-t", "demo_math", "--limit", "0"], "limit"),
+        (["eval", "-m", "demo", "-t", "demo_math", "--dtype", "float99"], "no dtype 'float99'"),
+        (["eval", "-m", "demo", "-t", "demo_math", "--device", "gpu"], "no device 'gpu'"),
+        (["eval", "-m", "demo", "-t", "demo_math", "--device", "cuda:77"], "cuda:77 is not there"),
         (["demo", "-o", "full"], "--overwrite"),
     ],
 )

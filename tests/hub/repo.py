@@ -101,7 +101,7 @@ class Commit:
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened in a discussion: a comment, a change of status, a commit."""
+    """Something that happened in a discussion: a comment, a change of status or of title."""
 
     kind: Literal["comment", "status-change", "title-change"]
     author: str

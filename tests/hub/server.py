@@ -38,8 +38,10 @@ class Hub:
         """``part_size``: LFS files above this many bytes are uploaded in parts of this size."""
         self._store = Store(part_size)
         self._faults = Faults()
-        self._lock = threading.RLock()
+        self._lock = threading.RLock()  # on what the store holds
+        self._power = threading.Lock()  # a client may see the end of stop() before it is over
         self._servers: list[Server] = []
+        self._crashes: list[Exception] = []
 
     def __enter__(self) -> Self:
         self.start()
@@ -49,10 +51,9 @@ class Hub:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Stop; and when an endpoint crashed, say so, for the clients only saw a 500."""
-        crashes = [crash for server in self._servers for crash in server.crashes]
         self.stop()
-        if crashes:
-            raise ExceptionGroup("the test Hub crashed", crashes)
+        if self._crashes:
+            raise ExceptionGroup("the test Hub crashed", self._crashes)
 
     @property
     def url(self) -> str:
@@ -61,17 +62,18 @@ class Hub:
 
     def start(self) -> None:
         """Listen, after :meth:`stop` on the same ports as before and with everything still there."""
-        crashes = [server.crashes for server in self._servers]
-        ports = [urlsplit(url).port or 0 for url in (self._store.url, self._store.blob_url)]
-        self._servers = [Server(port, self._faults, self._answer) for port in ports]
-        for server, earlier in zip(self._servers, crashes, strict=False):
-            server.crashes.extend(earlier)
-        self._store.url, self._store.blob_url = (f"http://127.0.0.1:{server.server_port}" for server in self._servers)
+        with self._power:
+            ports = [urlsplit(url).port or 0 for url in (self._store.url, self._store.blob_url)]
+            self._servers = [Server(port, self._faults, self._answer, self._crashes) for port in ports]
+            self._store.url, self._store.blob_url = (
+                f"http://127.0.0.1:{server.server_port}" for server in self._servers
+            )
 
     def stop(self) -> None:
         """Go down at once: every connection is cut, also those kept alive, and no new one is taken."""
-        for server in self._servers:
-            server.kill()
+        with self._power:
+            for server in self._servers:
+                server.kill()
 
     def environment(self, home: Path, token: str | None = None) -> dict[str, str]:
         """Environment variables for a subprocess whose Hub this is, with ``home`` for its caches."""

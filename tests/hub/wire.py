@@ -68,7 +68,8 @@ def reply(content: object, status: int = 200, headers: Mapping[str, str] | None 
 
 def refusal(error: HubError) -> Response:
     text = str(error)
-    headers = {"X-Error-Message": text.encode("ascii", "replace").decode(), **error.headers}
+    one_line = " ".join(text.split()).encode("ascii", "replace").decode()
+    headers = {"X-Error-Message": one_line, **error.headers}
     if error.code is not None:
         headers["X-Error-Code"] = error.code
     return reply({"error": text}, error.status, headers)
@@ -92,16 +93,18 @@ class Server(ThreadingHTTPServer):
     """A listening socket whose every connection dies with it, as when the machine goes down.
 
     Attributes:
-        crashes: what the endpoints raised beside ``HubError``: faults of this server, which a test must not miss.
+        crashes: takes what the endpoints raise beside ``HubError``: faults of this server, which a test must not miss.
     """
 
     request_queue_size = 64
 
-    def __init__(self, port: int, faults: Faults, answer: Callable[[Request], Response]) -> None:
+    def __init__(
+        self, port: int, faults: Faults, answer: Callable[[Request], Response], crashes: list[Exception]
+    ) -> None:
         super().__init__(("127.0.0.1", port), _Handler)
         self.faults = faults
         self.answer = answer
-        self.crashes: list[Exception] = []
+        self.crashes = crashes
         self.up = True
         self.connections: set[socket.socket] = set()
         self._connections_lock = threading.Lock()
