@@ -27,7 +27,7 @@ def demo(
 
     out = Output(form)
     check_free(output, overwrite)
-    out.note("Calibrating, masking and evaluating the bundled model; about two minutes on two cores.")
+    out.note("Calibrating, masking and evaluating the bundled model; under a minute on two idle cores.")
     from mathneuro_hub.demo.run import run_demo
 
     units = {"Calibrating": "samples", "Evaluating": "questions"}
@@ -42,25 +42,26 @@ def demo(
 def _render(result: DemoResult) -> str:
     from mathneuro_hub.evaluation import compare
 
-    tasks = list(result.runs["base"].tasks)
-    rows = [("base", *(f"{result.runs['base'].tasks[task].primary.score:.3f}" for task in tasks))]
+    base = result.runs["base"]
+    tasks = list(base.tasks)
+    rows = [("base", *(f"{base.tasks[task].primary.score:<22.3f}" for task in tasks))]
     for label, run in result.runs.items():
         if label != "base":
-            found = {c.task: c for c in compare(result.runs["base"], run) if c.primary}
+            found = {c.task: c for c in compare(base, run) if c.primary}
             cells = (
-                f"{c.edited:.3f} ({c.difference:+.3f} [{c.low:+.3f}, {c.high:+.3f}]{', noise' if c.within_noise else ''})"
+                f"{c.edited:.3f} [{c.low:+.2f}, {c.high:+.2f}] {'~' if c.within_noise else ' '}"
                 for c in (found[task] for task in tasks)
             )
             rows.append((label.replace("_", ", "), *cells))
-    counts = {task: run.primary.n for task, run in result.runs["base"].tasks.items()}
+    counts = {task: scores.primary.n for task, scores in base.tasks.items()}
     masks = [
         (method, f"{m['count']:,}", f"{m['density']:.3%}", f"{m['bits_per_weight']:.2f}", f"{m['bytes']:,}")
         for method, m in result.masks.items()
     ]
     return "\n".join(
         (
-            table(("accuracy", *(f"{task} (n={counts[task]})" for task in tasks)), rows),
-            "In brackets: paired difference from the base [95 % interval]; 'noise' where exact McNemar p >= .05.",
+            table(("", *(f"{task} (n={counts[task]})" for task in tasks)), rows),
+            "Accuracy, then the 95 % interval of the paired difference from the base; ~ within noise (McNemar p >= .05).",
             "",
             table(("mask", "weights held", "density", "bits per weight", "file bytes"), masks),
             "",
