@@ -111,6 +111,7 @@ def test_no_sum_of_the_evaluation_was_trained_or_calibrated_on():
     trained, held_out = set(texts.sum_pairs(held_out=False)), set(texts.sum_pairs(held_out=True))
     assert not trained & held_out
     assert len(trained | held_out) == 8100
-    asked = {row["prompt"] for row in map(json.loads, (TASKS_FOLDER / "math.jsonl").open())}
-    calibrated = [row["text"] for row in map(json.loads, (SETS_FOLDER / "math.jsonl").open())]
+    asked = {json.loads(line)["prompt"] for line in (TASKS_FOLDER / "math.jsonl").read_text().splitlines()}
+    calibrated = [json.loads(line)["text"] for line in (SETS_FOLDER / "math.jsonl").read_text().splitlines()]
+    assert len(asked) == 200
     assert not any(text.startswith(prompt) for text in calibrated for prompt in asked)
