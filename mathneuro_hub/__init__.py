@@ -15,6 +15,8 @@ if TYPE_CHECKING:
         bake,
         combine_adapters,
         create_adapter,
+        export_peft,
+        shira_config,
     )
     from mathneuro_hub.base_model import BaseModel, find_base
     from mathneuro_hub.calibration import ActivationNorms, Calibrator, DataSpec, TextSet, calibrate, load_texts
@@ -40,9 +42,11 @@ _WHERE = {
     "calibrate": "calibration",
     "combine_adapters": "adapter",
     "create_adapter": "adapter",
+    "export_peft": "adapter",
     "find_base": "base_model",
     "find_weights": "weights",
     "load_texts": "calibration",
+    "shira_config": "adapter",
 }
 
 __all__ = [
@@ -64,9 +68,11 @@ __all__ = [
     "calibrate",
     "combine_adapters",
     "create_adapter",
+    "export_peft",
     "find_base",
     "find_weights",
     "load_texts",
+    "shira_config",
 ]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mathneuro_hub_cli import options
+from mathneuro_hub_cli import export, options
 from mathneuro_hub_cli.output import Format, Output
 
 if TYPE_CHECKING:
@@ -161,3 +161,6 @@ def bake(
         human=f"{loaded.config.held:,} weights multiplied by {factor:g}\nSaved {output} ({size / 1e6:,.1f} MB)",
         quiet=str(output),
     )
+
+
+app.command(no_args_is_help=True)(export.export)

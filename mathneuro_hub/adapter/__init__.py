@@ -4,6 +4,7 @@ from mathneuro_hub.adapter.adapter import NeurosurgeryAdapter, check_request, co
 from mathneuro_hub.adapter.baking import bake
 from mathneuro_hub.adapter.config import NeurosurgeryConfig
 from mathneuro_hub.adapter.model import NeurosurgeryModel
+from mathneuro_hub.adapter.peft_export import export_peft, shira_config
 
 __all__ = [
     "NeurosurgeryAdapter",
@@ -13,4 +14,6 @@ __all__ = [
     "check_request",
     "combine_adapters",
     "create_adapter",
+    "export_peft",
+    "shira_config",
 ]

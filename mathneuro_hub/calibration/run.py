@@ -31,7 +31,7 @@ Progress = Callable[[int, int], None]
 """Called with (samples done, samples in all) after every batch."""
 
 _ACTIVATIONS = tuple({entry[0] if isinstance(entry, tuple) else entry for entry in ACT2CLS.values()} - {nn.Identity})
-_CHUNK = 1 << 20  # elements turned to fp64 at a time: 8 MiB, small beside any model
+_CHUNK = 1 << 17  # elements turned to fp64 at a time: 1 MiB, which stays in a core's L2 cache
 
 
 @dataclass(frozen=True)
@@ -244,8 +244,10 @@ class _Run:
         if not isinstance(output, Tensor) or output.shape[-1] == 1:
             return
         x = self._by_sample(path, output)
-        weights = (self.mask * self.times.long()[:, None]).to(x.device)
-        counts = ((x > 0) * weights[:, :, None]).sum((0, 1))
+        counts = torch.zeros(x.shape[-1], dtype=torch.int64, device=x.device)
+        for sample, mask, times in zip(x, self.mask, self.times, strict=True):
+            above = (sample[: int(mask.sum())] > 0).view(torch.uint8)
+            counts += above.sum(0, dtype=torch.int32) * int(times)
         self.positive[path] = self.positive[path].to(counts.device) + counts if path in self.positive else counts
 
     def _by_sample(self, name: str, x: Tensor) -> Tensor:

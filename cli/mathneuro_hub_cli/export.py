@@ -1,0 +1,45 @@
+"""``mathneuro surgery export``: an adapter in a form that other libraries load."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mathneuro_hub_cli import options
+from mathneuro_hub_cli.output import Format, Output
+
+
+def export(
+    adapter: Annotated[Path, typer.Option("--adapter", "-a", help="Adapter folder.")],
+    peft: Annotated[Path, typer.Option(help="Folder to write, which peft.PeftModel.from_pretrained loads.")],
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="Base model.", show_default="the one the adapter names")
+    ] = None,
+    revision: options.Revision = None,
+    scale: Annotated[
+        float | None, typer.Option(help="0 prunes.", show_default="the adapter's recommended scale")
+    ] = None,
+    overwrite: options.Overwrite = False,
+    form: options.OutputFormat = Format.human,
+) -> None:
+    """Write the edit as a SHiRA adapter, for people who have PEFT and not mathneuro-hub.
+
+    Example: mathneuro surgery export -a math/ --peft math-peft/
+    """
+    from mathneuro_hub.adapter import NeurosurgeryAdapter, export_peft
+    from mathneuro_hub.base_model import find_base
+
+    out = Output(form)
+    loaded = NeurosurgeryAdapter.from_pretrained(adapter)
+    factor = loaded.scale if scale is None else scale
+    base = find_base(model or loaded.config.base_model_name_or_path, revision or loaded.config.revision)
+    export_peft(loaded, base, peft, scale=factor, overwrite=overwrite)
+    size = sum(path.stat().st_size for path in peft.iterdir())
+    out.result(
+        {"path": str(peft), "scale": factor, "edited": loaded.config.held, "bytes": size},
+        human=f"{loaded.config.held:,} weights multiplied by {factor:g}, as a SHiRA adapter\n"
+        f"Saved {peft} ({size / 1e6:,.1f} MB)",
+        quiet=str(peft),
+    )
