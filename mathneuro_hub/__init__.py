@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mathneuro_hub.calibration import ActivationNorms, Calibrator, DataSpec, TextSet, calibrate, load_texts
     from mathneuro_hub.errors import MathNeuroError
     from mathneuro_hub.masks import Mask, MaskSet
+    from mathneuro_hub.publishing.hub import find_adapters, push_adapter
     from mathneuro_hub.weights import Coverage, Weight, find_weights
 
 _WHERE = {
@@ -43,9 +44,11 @@ _WHERE = {
     "combine_adapters": "adapter",
     "create_adapter": "adapter",
     "export_peft": "adapter",
+    "find_adapters": "publishing.hub",
     "find_base": "base_model",
     "find_weights": "weights",
     "load_texts": "calibration",
+    "push_adapter": "publishing.hub",
     "shira_config": "adapter",
 }
 
@@ -69,9 +72,11 @@ __all__ = [
     "combine_adapters",
     "create_adapter",
     "export_peft",
+    "find_adapters",
     "find_base",
     "find_weights",
     "load_texts",
+    "push_adapter",
     "shira_config",
 ]
 

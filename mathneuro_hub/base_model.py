@@ -9,18 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import (
-    GatedRepoError,
-    HfHubHTTPError,
-    HFValidationError,
-    LocalEntryNotFoundError,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
 
 from mathneuro_hub.demo import MODEL_FOLDER
 from mathneuro_hub.errors import ModelError, SettingError
+from mathneuro_hub.remote import fetch
 from mathneuro_hub.weights import CheckpointWeights, Coverage, checkpoint_files, find_checkpoint_weights
 
 if TYPE_CHECKING:
@@ -119,7 +111,7 @@ class BaseModel:
         except (OSError, ValueError, RuntimeError) as error:
             raise ModelError(f"{self.name} cannot be loaded: {_first_line(error)}") from error
         if place is not None:
-            model.to(place)  # type: ignore[arg-type]
+            model.to(place)
         return model.eval()
 
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -132,6 +124,12 @@ class BaseModel:
                 f"The tokenizer of {self.name} cannot be loaded ({_first_line(error)}); add its files to the folder."
             ) from error
         return tokenizer
+
+    @cached_property
+    def card(self) -> str | None:
+        """The text of its model card, if it has one."""
+        path = self.folder / "README.md"
+        return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else None
 
     def describe(self) -> dict[str, Any]:
         """What identifies the base in files that travel."""
@@ -160,33 +158,16 @@ def find_base(
         return BaseModel(name, Path(name))
     if name.startswith((".", "/", "~")) or name.count("/") > 1 or Path(name).exists():
         raise ModelError(f"The model folder {name} does not exist; give a checkpoint folder, a Hub id, or 'demo'.")
-    try:
-        folder = snapshot_download(
-            name,
-            revision=revision,
-            allow_patterns=CHECKPOINT_PATTERNS,
-            token=token,
-            cache_dir=cache_dir,
-            local_files_only=local_files_only,
-        )
-    except GatedRepoError as error:
-        raise ModelError(f"{name} is gated; ask for access at https://huggingface.co/{name} and log in.") from error
-    except RepositoryNotFoundError as error:
-        raise ModelError(
-            f"No model {name!r} on the Hub (or it is private and this login may not see it), and no folder of that "
-            "name; check the spelling, or log in with `hf auth login`."
-        ) from error
-    except RevisionNotFoundError as error:
-        raise ModelError(f"{name} has no revision {revision!r}; give a branch, tag or commit that exists.") from error
-    except LocalEntryNotFoundError as error:
-        raise ModelError(
-            f"{name} is not in the local cache and the Hub cannot be reached; connect once, or give a folder."
-        ) from error
-    except HFValidationError as error:
-        raise ModelError(f"{name!r} is neither a folder nor a valid Hub id.") from error
-    except HfHubHTTPError as error:
-        raise ModelError(f"The Hub would not give {name}: {_first_line(error)}") from error
-    path = Path(folder)
+    path = fetch(
+        name,
+        "model",
+        revision=revision,
+        patterns=CHECKPOINT_PATTERNS,
+        token=token,
+        cache_dir=cache_dir,
+        local_files_only=local_files_only,
+        raises=ModelError,
+    )
     return BaseModel(name, path, repo_id=name, revision=path.name)
 
 

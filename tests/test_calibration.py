@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from mathneuro_hub import ActivationNorms, Calibrator, calibrate, find_base, find_weights
+from mathneuro_hub.calibration.columns import count_positive, sample_norms, sample_norms_plain
 from mathneuro_hub.errors import BaseMismatchError, CalibrationError, FormatError, ModelError, SettingError
 
 TOKENIZER = models.tokenizer()
@@ -180,3 +181,14 @@ def test_finished_norms_are_re_used_and_never_for_another_model_or_data(tmp_path
     assert Calibrator(base).norms(str(path)).samples == first.samples
     with pytest.raises(BaseMismatchError, match="were taken on model"):
         Calibrator(other).norms(str(path))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+def test_fast_column_statistics_equal_the_plain_ones(dtype):
+    torch.manual_seed(0)
+    x = (torch.randn(3, 600, 70) * torch.logspace(-6, 3, 70)).to(dtype)
+    x[:, :, 5] = 0.0
+    x[:, :, 6] = -0.0
+    mask = (torch.arange(600) < torch.tensor([600, 1, 311])[:, None]).long()
+    torch.testing.assert_close(sample_norms(x, mask), sample_norms_plain(x, mask), rtol=1e-13, atol=0)
+    assert torch.equal(count_positive(x, mask), ((x > 0) & (mask == 1)[:, :, None]).sum(1))

@@ -12,8 +12,9 @@ import mathneuro_hub
 ROOT = Path(mathneuro_hub.__file__).parent
 ORDER = [
     ["errors", "_version"],
-    ["versions", "files"],
-    ["weights", "masks"],
+    ["versions", "files", "remote"],
+    ["masks"],
+    ["weights"],
     ["base_model"],
     ["calibration"],
     ["methods"],

@@ -18,11 +18,9 @@ def evaluate(
     model: options.Model,
     tasks: Annotated[str, typer.Option("--tasks", "-t", help="lm-eval tasks or groups, separated by commas.")],
     adapter: Annotated[
-        Path | None, typer.Option("--adapter", "-a", help="Adapter folder to compare with the base.")
+        str | None, typer.Option("--adapter", "-a", help="Adapter to compare with the base: a folder, or a Hub id.")
     ] = None,
-    scale: Annotated[
-        float | None, typer.Option(help="0 prunes.", show_default="the adapter's recommended scale")
-    ] = None,
+    scale: options.ScaleOfAdapter = None,
     include_path: Annotated[Path | None, typer.Option(help="Folder with lm-eval tasks of your own.")] = None,
     limit: Annotated[int | None, typer.Option(help="Only the first questions of each task.")] = None,
     num_fewshot: Annotated[

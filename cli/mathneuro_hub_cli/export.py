@@ -12,15 +12,11 @@ from mathneuro_hub_cli.output import Format, Output
 
 
 def export(
-    adapter: Annotated[Path, typer.Option("--adapter", "-a", help="Adapter folder.")],
+    adapter: options.Adapter,
     peft: Annotated[Path, typer.Option(help="Folder to write, which peft.PeftModel.from_pretrained loads.")],
-    model: Annotated[
-        str | None, typer.Option("--model", "-m", help="Base model.", show_default="the one the adapter names")
-    ] = None,
+    model: options.BaseOfAdapter = None,
     revision: options.Revision = None,
-    scale: Annotated[
-        float | None, typer.Option(help="0 prunes.", show_default="the adapter's recommended scale")
-    ] = None,
+    scale: options.ScaleOfAdapter = None,
     overwrite: options.Overwrite = False,
     form: options.OutputFormat = Format.human,
 ) -> None:
@@ -29,12 +25,11 @@ def export(
     Example: mathneuro surgery export -a math/ --peft math-peft/
     """
     from mathneuro_hub.adapter import NeurosurgeryAdapter, export_peft
-    from mathneuro_hub.base_model import find_base
 
     out = Output(form)
     loaded = NeurosurgeryAdapter.from_pretrained(adapter)
     factor = loaded.scale if scale is None else scale
-    base = find_base(model or loaded.config.base_model_name_or_path, revision or loaded.config.revision)
+    base = loaded.find_base(model, revision)
     export_peft(loaded, base, peft, scale=factor, overwrite=overwrite)
     size = sum(path.stat().st_size for path in peft.iterdir())
     out.result(

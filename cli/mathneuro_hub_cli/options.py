@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -9,11 +10,32 @@ import typer
 
 from mathneuro_hub_cli.output import Format
 
+
+class Method(StrEnum):
+    """How entries are chosen."""
+
+    mathneuro = "mathneuro"
+    wanda = "wanda"
+    random = "random"
+    magnitude = "magnitude"
+
+
 Model = Annotated[
     str, typer.Option("--model", "-m", help="Base model: a Hub id, a checkpoint folder, or 'demo' (bundled).")
 ]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of the base model on the Hub.")]
 Token = Annotated[str | None, typer.Option(help="Hub token; default the stored login.", show_default=False)]
+Adapter = Annotated[str, typer.Option("--adapter", "-a", help="Adapter: a folder, or a Hub id.")]
+AdapterRevision = Annotated[str | None, typer.Option(help="Branch, tag or commit of the adapter on the Hub.")]
+BaseOfAdapter = Annotated[
+    str | None, typer.Option("--model", "-m", help="Base model.", show_default="the one the adapter names")
+]
+ScaleOfAdapter = Annotated[float | None, typer.Option(help="0 prunes.", show_default="the adapter's recommended scale")]
+KeepRatio = Annotated[float, typer.Option(help="Share of each weight's entries kept for the skill.")]
+ContrastKeepRatio = Annotated[
+    float | None, typer.Option(help="The same for the contrasts.", show_default="the keep ratio")
+]
+MethodChoice = Annotated[Method, typer.Option(help="How entries are chosen.")]
 NumSamples = Annotated[
     int | None, typer.Option(help="Samples drawn from a data set.", show_default="500, or all if there are fewer")
 ]

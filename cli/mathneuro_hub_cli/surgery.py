@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from mathneuro_hub_cli import export, options
+from mathneuro_hub_cli import export, options, push, share
+from mathneuro_hub_cli.making import AdapterMaker
+from mathneuro_hub_cli.options import Method
 from mathneuro_hub_cli.output import Format, Output
 
-if TYPE_CHECKING:
-    from mathneuro_hub.calibration import ActivationNorms
-
-app = typer.Typer(help="Create an adapter, or bake one into a checkpoint.", no_args_is_help=True)
-
-
-class Method(StrEnum):
-    """How entries are chosen."""
-
-    mathneuro = "mathneuro"
-    wanda = "wanda"
-    random = "random"
-    magnitude = "magnitude"
+app = typer.Typer(help="Create adapters, bake them into checkpoints, and share them.", no_args_is_help=True)
 
 
 @app.command(no_args_is_help=True)
@@ -36,12 +24,10 @@ def create(
     contrast: Annotated[
         list[str] | None, typer.Option(help="Likewise; repeat for several, what any of them keeps is taken away.")
     ] = None,
-    keep_ratio: Annotated[float, typer.Option(help="Share of each weight's entries kept for the skill.")] = 0.05,
-    contrast_keep_ratio: Annotated[
-        float | None, typer.Option(help="The same for the contrasts.", show_default="the keep ratio")
-    ] = None,
+    keep_ratio: options.KeepRatio = 0.05,
+    contrast_keep_ratio: options.ContrastKeepRatio = None,
     scale: Annotated[float, typer.Option(help="Recommended scale: 0 prunes, 1.1 strengthens a little.")] = 1.1,
-    method: Annotated[Method, typer.Option(help="How entries are chosen.")] = Method.mathneuro,
+    method: options.MethodChoice = Method.mathneuro,
     num_samples: options.NumSamples = None,
     seed: options.Seed = 0,
     replacement: options.Replacement = False,
@@ -61,48 +47,35 @@ def create(
 
     Example: mathneuro surgery create -m demo --skill demo:math --contrast demo:capitals --contrast demo:grammar -o math/
     """
-    from mathneuro_hub.adapter import check_request, create_adapter
     from mathneuro_hub.base_model import find_base
-    from mathneuro_hub.calibration.calibrator import Calibrator
-    from mathneuro_hub.calibration.data import DataSpec
     from mathneuro_hub.files import check_free
     from mathneuro_hub.publishing.card import save_adapter
 
     out = Output(form)
-    check_request(method.value, skill is not None, len(contrast or ()), keep_ratio, contrast_keep_ratio, scale)
-    check_free(output, overwrite)
-    base = find_base(model, revision)
-    calibrator = Calibrator(
-        base,
-        batch_size=batch_size,
+    maker = AdapterMaker(
+        skill=skill,
+        contrasts=tuple(contrast or ()),
+        keep_ratio=keep_ratio,
+        contrast_keep_ratio=contrast_keep_ratio,
+        scale=scale,
+        method=method.value,
+        num_samples=num_samples,
+        seed=seed,
+        replacement=replacement,
+        chat_template=chat_template,
         max_length=max_length,
+        batch_size=batch_size,
         include_lm_head=include_lm_head,
         dtype=dtype,
         device=device,
         device_map=device_map,
         use_cache=not no_cache,
-        report=lambda name, done, total: out.progress(f"Calibrating on {name}", done, total, "samples"),
     )
-
-    def norms(source: str) -> ActivationNorms:
-        if source.endswith(".safetensors"):
-            return calibrator.norms(source)
-        return calibrator.norms(
-            DataSpec(source, num_samples=num_samples, seed=seed, replacement=replacement, chat_template=chat_template)
-        )
-
-    adapter = create_adapter(
-        base,
-        method=method.value,
-        skill=norms(skill) if skill else None,
-        contrasts=[norms(source) for source in contrast or ()],
-        keep_ratio=keep_ratio,
-        contrast_keep_ratio=contrast_keep_ratio,
-        scale=scale,
-        seed=seed,
-        include_lm_head=include_lm_head,
-    )
-    save_adapter(adapter, output, overwrite=overwrite)
+    maker.check()
+    check_free(output, overwrite)
+    base = find_base(model, revision)
+    adapter = maker.make(base, out).adapter
+    save_adapter(adapter, output, overwrite=overwrite, base_card=base.card)
     config = adapter.config
     out.result(
         {
@@ -122,15 +95,11 @@ def create(
 
 @app.command(no_args_is_help=True)
 def bake(
-    adapter: Annotated[Path, typer.Option("--adapter", "-a", help="Adapter folder.")],
+    adapter: options.Adapter,
     output: options.OutFolder,
-    model: Annotated[
-        str | None, typer.Option("--model", "-m", help="Base model.", show_default="the one the adapter names")
-    ] = None,
+    model: options.BaseOfAdapter = None,
     revision: options.Revision = None,
-    scale: Annotated[
-        float | None, typer.Option(help="0 prunes.", show_default="the adapter's recommended scale")
-    ] = None,
+    scale: options.ScaleOfAdapter = None,
     overwrite: options.Overwrite = False,
     form: options.OutputFormat = Format.human,
 ) -> None:
@@ -139,20 +108,19 @@ def bake(
     Example: mathneuro surgery bake -a math/ --scale 0 -o without-math/
     """
     from mathneuro_hub.adapter import NeurosurgeryAdapter, bake
-    from mathneuro_hub.base_model import find_base
     from mathneuro_hub.publishing.card import write_baked_card
 
     out = Output(form)
     loaded = NeurosurgeryAdapter.from_pretrained(adapter)
     factor = loaded.scale if scale is None else scale
-    base = find_base(model or loaded.config.base_model_name_or_path, revision or loaded.config.revision)
+    base = loaded.find_base(model, revision)
     bake(
         base,
         loaded,
         output,
         scale=factor,
         overwrite=overwrite,
-        finish=lambda folder: write_baked_card(loaded, factor, folder),
+        finish=lambda folder: write_baked_card(loaded, factor, folder, name=output.resolve().name, base_card=base.card),
         on_progress=lambda done, total: out.progress("Baking", done, total, "files"),
     )
     size = sum(path.stat().st_size for path in output.iterdir())
@@ -164,3 +132,7 @@ def bake(
 
 
 app.command(no_args_is_help=True)(export.export)
+app.command(no_args_is_help=True)(push.push)
+app.command(no_args_is_help=True)(share.pull)
+app.command("list", no_args_is_help=True)(share.list_published)
+app.command(no_args_is_help=True)(share.show)

@@ -11,9 +11,10 @@ from typing import Any
 from mathneuro_hub import methods
 from mathneuro_hub.adapter.config import CONFIG_FILE, MASKS_FILE, METHODS, NeurosurgeryConfig, check_scale
 from mathneuro_hub.adapter.fingerprint import check_base, record_weight
-from mathneuro_hub.base_model import BaseModel
+from mathneuro_hub.adapter.location import find_adapter
+from mathneuro_hub.base_model import DEMO, BaseModel, find_base
 from mathneuro_hub.calibration.norms import ActivationNorms
-from mathneuro_hub.errors import FormatError, SettingError
+from mathneuro_hub.errors import FormatError, ModelError, SettingError
 from mathneuro_hub.files import replacing_folder
 from mathneuro_hub.masks import MaskSet, keep_count, load_masks, save_masks
 from mathneuro_hub.versions import versions
@@ -62,31 +63,91 @@ class NeurosurgeryAdapter:
         save_masks(folder / MASKS_FILE, self.masks)
 
     @classmethod
-    def from_pretrained(cls, folder: Path | str) -> NeurosurgeryAdapter:
-        """Read an adapter from a folder.
+    def from_pretrained(
+        cls,
+        repo_or_dir: Path | str,
+        *,
+        revision: str | None = None,
+        token: str | None = None,
+        cache_dir: Path | str | None = None,
+        local_files_only: bool = False,
+    ) -> NeurosurgeryAdapter:
+        """Read an adapter from a folder or from the Hub (:func:`mathneuro_hub.adapter.location.find_adapter`).
 
         Raises:
             FormatError: a file is missing, damaged, or of a newer version.
+            HubError: the repo is missing, private, gated or not cached, or the Hub cannot be reached.
         """
-        folder = Path(folder)
+        folder = find_adapter(
+            repo_or_dir, revision=revision, token=token, cache_dir=cache_dir, local_files_only=local_files_only
+        )
         config_path, masks_path = folder / CONFIG_FILE, folder / MASKS_FILE
-        if not config_path.is_file():
-            raise FormatError(
-                f"{folder} holds no adapter ({CONFIG_FILE} is missing); give a folder that "
-                "`mathneuro surgery create` wrote."
-            )
         try:
             text = config_path.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
             raise FormatError(f"{config_path} is damaged ({error}); fetch or create the adapter again.") from error
         config = NeurosurgeryConfig.from_json(text, str(config_path))
         if not masks_path.is_file():
-            raise FormatError(f"{folder} has a config but no masks ({MASKS_FILE}); it is a baked model, or incomplete.")
+            raise FormatError(
+                f"{repo_or_dir} has a config but no masks ({MASKS_FILE}); it is a baked model, or incomplete."
+            )
         masks, _ = load_masks(masks_path)
         expected = {name: (record.shape, record.held) for name, record in config.weights.items()}
         if {name: (mask.shape, mask.held) for name, mask in masks.items()} != expected:
-            raise FormatError(f"The masks and the config in {folder} are not of one adapter; fetch it again.")
+            raise FormatError(f"The masks and the config in {repo_or_dir} are not of one adapter; fetch it again.")
         return cls(config, masks)
+
+    def find_base(
+        self,
+        model: Path | str | None = None,
+        revision: str | None = None,
+        *,
+        token: str | None = None,
+        cache_dir: Path | str | None = None,
+        local_files_only: bool = False,
+    ) -> BaseModel:
+        """The base that the adapter names, at the revision it names, or ``model`` in its place.
+
+        Raises:
+            ModelError: it cannot be had; a base that was a local folder has to be given, where it is not here.
+        """
+        name, recorded = self.config.base_model_name_or_path, self.config.revision
+        if model is None and recorded is None and name != DEMO and not Path(name).is_dir():
+            raise ModelError(
+                f"The adapter's base is a local folder named {name!r}, which is not here; give that base (--model, or "
+                "the loaded model)."
+            )
+        return find_base(
+            name if model is None else model,
+            revision or (recorded if model in (None, name) else None),
+            token=token,
+            cache_dir=cache_dir,
+            local_files_only=local_files_only,
+        )
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        private: bool = False,
+        revision: str | None = None,
+        create_pr: bool = False,
+        commit_message: str | None = None,
+        token: str | None = None,
+    ) -> str:
+        """Publish the adapter with its card (:func:`mathneuro_hub.publishing.hub.push_adapter`); gives the URL."""
+        # Publishing stands above adapters and imports them.
+        import mathneuro_hub
+
+        return mathneuro_hub.push_adapter(
+            self,
+            repo_id,
+            private=private,
+            revision=revision,
+            create_pr=create_pr,
+            commit_message=commit_message,
+            token=token,
+        )
 
 
 def create_adapter(
@@ -184,6 +245,19 @@ def combine_adapters(
         parameters={"operation": operation},
         scale=scale,
         data={"combined": sides},
+    )
+
+
+def random_control(base: BaseModel, adapter: NeurosurgeryAdapter, seed: int = 0) -> NeurosurgeryAdapter:
+    """An adapter with as many entries per weight as ``adapter``, drawn at random, at the same scale: its control."""
+    return _assemble(
+        base,
+        base.coverage(adapter.config.include_lm_head),
+        methods.random(adapter.masks, seed),
+        method="random",
+        parameters={"seed": seed},
+        scale=adapter.scale,
+        data={},
     )
 
 

@@ -32,21 +32,27 @@ class _Edit:
     Attributes:
         positions: int64 [edited], flat in the stored layout, ascending.
         originals: the base's values there, [edited], in the weight's own dtype.
-        members: adapter name -> int64 indices into ``positions``.
+        members: adapter name -> int64 indices into ``positions``, or None for all of them.
     """
 
     positions: Tensor
     originals: Tensor
-    members: dict[str, Tensor] = field(default_factory=dict)
+    members: dict[str, Tensor | None] = field(default_factory=dict)
+
+    def of(self, values: Tensor, adapter_name: str) -> Tensor:
+        """Those of ``values`` [edited] that one adapter holds."""
+        index = self.members[adapter_name]
+        return values if index is None else values[index]
 
     def values(self, scales: Mapping[str, float]) -> Tensor:
         """The edited values under ``scales`` of the active adapters: where they overlap the scales multiply."""
         active = [name for name in self.members if name in scales]
-        if len(active) == 1 and self.members[active[0]].numel() == self.positions.numel():
+        if len(active) == 1 and self.members[active[0]] is None:
             return scaled(self.originals, scales[active[0]])
         factor = torch.ones(self.positions.numel(), dtype=torch.float32, device=self.positions.device)
         for name in active:
-            factor[self.members[name]] *= scales[name]
+            index = self.members[name]
+            factor[slice(None) if index is None else index] *= scales[name]
         return scaled(self.originals, factor)
 
 
@@ -79,21 +85,47 @@ class NeurosurgeryModel:
     @classmethod
     def from_pretrained(
         cls,
-        model: PreTrainedModel,
-        adapter: NeurosurgeryAdapter | Path | str,
+        model: PreTrainedModel | NeurosurgeryAdapter | Path | str,
+        adapter: NeurosurgeryAdapter | Path | str | None = None,
         adapter_name: str = "default",
         scale: float | None = None,
+        *,
+        revision: str | None = None,
+        token: str | None = None,
+        cache_dir: Path | str | None = None,
+        local_files_only: bool = False,
     ) -> NeurosurgeryModel:
-        """Attach an adapter to a loaded base model.
+        """Attach an adapter to a loaded base model, or to its own base, which is loaded for it.
 
         Args:
-            model: the base, in any float dtype and on any device.
-            adapter: an adapter, or the folder of one.
+            model: the base, in any float dtype and on any device. Or, with no ``adapter``, the adapter: then the base
+                it names is loaded at the revision it names, in the dtype it is stored in.
+            adapter: an adapter, a folder of one, or its Hub id.
             adapter_name: its name in :meth:`set_scale` and the like.
             scale: instead of the adapter's recommended scale.
+            revision: branch, tag or commit of the adapter on the Hub.
+            token: instead of the stored login.
+            cache_dir: instead of the usual cache.
+            local_files_only: make no request.
+
+        Raises:
+            BaseMismatchError: the adapter belongs to another base.
+            FormatError: there is no readable adapter.
+            HubError, ModelError: the adapter or the base cannot be had.
         """
-        loaded = _loaded(adapter)
-        return cls(model, loaded if scale is None else loaded.with_scale(scale), adapter_name)
+        places: dict[str, Any] = {"token": token, "cache_dir": cache_dir, "local_files_only": local_files_only}
+        if adapter is not None:
+            loaded, live = _loaded(adapter, revision=revision, **places), model
+        elif isinstance(model, (NeurosurgeryAdapter, Path, str)):
+            loaded = _loaded(model, revision=revision, **places)
+            live = loaded.find_base(**places).load()
+        else:
+            raise SettingError("There is no adapter to attach; give a folder or a Hub id after the model.")
+        if isinstance(live, (NeurosurgeryAdapter, Path, str)):
+            raise SettingError(
+                f"{live} is to be the base and is not loaded; give the model itself, or the adapter alone."
+            )
+        return cls(live, loaded if scale is None else loaded.with_scale(scale), adapter_name)
 
     def __getattr__(self, name: str) -> Any:
         if name == "_model":
@@ -128,9 +160,19 @@ class NeurosurgeryModel:
         """The scale of each loaded adapter."""
         return dict(self._scales)
 
-    def load_adapter(self, adapter: NeurosurgeryAdapter | Path | str, adapter_name: str) -> None:
-        """Attach one more adapter, from a folder, beside those in force."""
-        self.add_adapter(adapter_name, _loaded(adapter))
+    def load_adapter(
+        self,
+        adapter: NeurosurgeryAdapter | Path | str,
+        adapter_name: str,
+        *,
+        revision: str | None = None,
+        token: str | None = None,
+        cache_dir: Path | str | None = None,
+        local_files_only: bool = False,
+    ) -> None:
+        """Attach one more adapter, from a folder or the Hub, beside those in force."""
+        places: dict[str, Any] = {"token": token, "cache_dir": cache_dir, "local_files_only": local_files_only}
+        self.add_adapter(adapter_name, _loaded(adapter, revision=revision, **places))
 
     def add_adapter(self, adapter_name: str, adapter: NeurosurgeryAdapter) -> None:
         """Attach one more adapter at its recommended scale.
@@ -164,7 +206,7 @@ class NeurosurgeryModel:
             self._active = [name for name in self._active if name != adapter_name]
             for weight, edit in list(self._edits.items()):
                 self._rebuild(
-                    weight, {name: edit.positions[i] for name, i in edit.members.items() if name != adapter_name}
+                    weight, {name: edit.of(edit.positions, name) for name in edit.members if name != adapter_name}
                 )
 
     def set_adapter(self, adapter_names: str | list[str]) -> None:
@@ -241,7 +283,7 @@ class NeurosurgeryModel:
         held = {adapter_name: positions.to(self._base.get_parameter(weight).device)}
         edit = self._edits.get(weight)
         if edit is not None:
-            held |= {name: edit.positions[index] for name, index in edit.members.items()}
+            held |= {name: edit.of(edit.positions, name) for name in edit.members}
         self._rebuild(weight, held)
 
     def _rebuild(self, weight: str, held: Mapping[str, Tensor]) -> None:
@@ -249,11 +291,14 @@ class NeurosurgeryModel:
         if not held:
             self._edits.pop(weight, None)
             return
-        union = (
-            torch.unique(torch.cat(list(held.values()))) if len(held) > 1 else next(iter(held.values())).sort().values
-        )
+        members: dict[str, Tensor | None]
+        if len(held) == 1:
+            (name, union), *_ = held.items()
+            members = {name: None}
+        else:
+            union = torch.unique(torch.cat(list(held.values())))
+            members = {name: torch.searchsorted(union, positions) for name, positions in held.items()}
         originals = self._base.get_parameter(weight).detach().view(-1)[union]
-        members = {name: torch.searchsorted(union, positions) for name, positions in held.items()}
         self._edits[weight] = _Edit(union, originals, members)
 
     @torch.no_grad()
@@ -278,7 +323,7 @@ class NeurosurgeryModel:
             changed, held = 0, 0
             for edit in self._edits.values():
                 if adapter_name in edit.members:
-                    originals = edit.originals[edit.members[adapter_name]]
+                    originals = edit.of(edit.originals, adapter_name)
                     changed += int((scaled(originals, scale) != originals).sum())
                     held += originals.numel()
             name = str(dtype).removeprefix("torch.")
@@ -291,9 +336,11 @@ class NeurosurgeryModel:
 
 
 def _moved(edit: _Edit, device: torch.device) -> _Edit:
-    members = {name: index.to(device) for name, index in edit.members.items()}
+    members = {name: None if index is None else index.to(device) for name, index in edit.members.items()}
     return _Edit(edit.positions.to(device), edit.originals.to(device), members)
 
 
-def _loaded(adapter: NeurosurgeryAdapter | Path | str) -> NeurosurgeryAdapter:
-    return adapter if isinstance(adapter, NeurosurgeryAdapter) else NeurosurgeryAdapter.from_pretrained(adapter)
+def _loaded(adapter: NeurosurgeryAdapter | Path | str, **where: Any) -> NeurosurgeryAdapter:
+    return (
+        adapter if isinstance(adapter, NeurosurgeryAdapter) else NeurosurgeryAdapter.from_pretrained(adapter, **where)
+    )

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from transformers.activations import ACT2CLS
 
+from mathneuro_hub.calibration.columns import count_positive, sample_norms, sample_norms_plain
 from mathneuro_hub.calibration.norms import ActivationNorms
 from mathneuro_hub.errors import CalibrationError, DataError, SettingError
 from mathneuro_hub.versions import versions
@@ -31,7 +32,6 @@ Progress = Callable[[int, int], None]
 """Called with (samples done, samples in all) after every batch."""
 
 _ACTIVATIONS = tuple({entry[0] if isinstance(entry, tuple) else entry for entry in ACT2CLS.values()} - {nn.Identity})
-_CHUNK = 1 << 17  # elements turned to fp64 at a time: 1 MiB, which stays in a core's L2 cache
 
 
 @dataclass(frozen=True)
@@ -223,13 +223,8 @@ class _Run:
         if site != name:
             return
         x = self._by_sample(name, x)
-        into = x.shape[-1]
-        total = torch.zeros(into, dtype=torch.float64, device=x.device)
-        for sample, mask, times in zip(x, self.mask, self.times, strict=True):
-            squares = torch.zeros_like(total)
-            for rows in sample[: int(mask.sum())].split(max(1, _CHUNK // into)):
-                squares += rows.double().square_().sum(0)
-            total += squares.sqrt_() * float(times)
+        norms = sample_norms(x, self.mask) if x.device.type == "cpu" else sample_norms_plain(x, self.mask)
+        total = (norms * self.times.to(x.device)[:, None]).sum(0)
         self.sums[site] = self.sums[site].to(total.device) + total if site in self.sums else total
 
     def _site_of(self, name: str, x: Tensor) -> str:
@@ -244,10 +239,7 @@ class _Run:
         if not isinstance(output, Tensor) or output.shape[-1] == 1:
             return
         x = self._by_sample(path, output)
-        counts = torch.zeros(x.shape[-1], dtype=torch.int64, device=x.device)
-        for sample, mask, times in zip(x, self.mask, self.times, strict=True):
-            above = (sample[: int(mask.sum())] > 0).view(torch.uint8)
-            counts += above.sum(0, dtype=torch.int32) * int(times)
+        counts = (count_positive(x, self.mask) * self.times.to(x.device, torch.int64)[:, None]).sum(0)
         self.positive[path] = self.positive[path].to(counts.device) + counts if path in self.positive else counts
 
     def _by_sample(self, name: str, x: Tensor) -> Tensor:

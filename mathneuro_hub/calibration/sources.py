@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mathneuro_hub.errors import DataError
+from mathneuro_hub.remote import endpoint
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -179,7 +180,7 @@ def read_hub(hub_id: str, configs: Sequence[str], split: str | None, revision: s
 def _builder(hub_id: str, config: str | None, revision: str | None) -> Any:
     import datasets
 
-    page = f"https://huggingface.co/datasets/{hub_id}"
+    page = f"{endpoint()}/datasets/{hub_id}"
     try:
         builder = datasets.load_dataset_builder(hub_id, name=config, revision=revision)
     except datasets.exceptions.DatasetNotFoundError as error:

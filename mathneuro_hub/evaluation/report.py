@@ -38,6 +38,11 @@ class EvaluationReport:
         """Edited against base, every metric of every task."""
         return compare(self.base, self.edited) if self.edited else []
 
+    @cached_property
+    def control_comparisons(self) -> list[Comparison]:
+        """The random mask against base, every metric of every task."""
+        return compare(self.base, self.control) if self.control else []
+
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready; :meth:`from_dict` gives an equal report back."""
         return {
