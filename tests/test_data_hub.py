@@ -174,7 +174,7 @@ def test_hub_data_sets_load_and_fail_clearly_and_load_again_offline(tmp_path: Pa
     ]
     bad = [
         ({"source": "tiny-org/none"}, "DataError: There is no data set tiny-org/none on the Hub"),
-        ({"source": "tiny-org/gated"}, "https://huggingface.co/datasets/tiny-org/gated"),
+        ({"source": "tiny-org/gated"}, f"{hub}/datasets/tiny-org/gated"),
         ({"source": TINY}, "several configs; choose tiny-org/tiny:CONFIG with one of 'one', 'two'"),
         ({"source": f"{TINY}:three"}, "no config 'three'; choose tiny-org/tiny:CONFIG with one of 'one', 'two'"),
         ({**one, "split": "dev"}, "no split 'dev'; choose one with --split from train, test"),

@@ -49,6 +49,8 @@ def test_publish_and_use(hub: Hub, ada: Person, ben: Person, tmp_path: Path) -> 
     commit = serve_base(hub)
     first, second = adapter_on(commit), adapter_on(commit, keep_ratio=0.02)
     folders = [save(first, tmp_path / "first"), save(second, tmp_path / "second")]
+    with Path(folders[0], "README.md").open("a") as card_of_first:
+        card_of_first.write("\nFound on a Friday.\n")
     dry, made = ada.batch(
         ["surgery", "push", "--adapter", folders[0], "--repo-id", "team/math", "--no-eval", "--dry-run"],
         [*PUSH, "--adapter", folders[0], "--repo-id", "team/math", "--no-eval", "--commit-message", "First"],
@@ -64,6 +66,7 @@ def test_publish_and_use(hub: Hub, ada: Person, ben: Person, tmp_path: Path) -> 
     assert titles(hub, "team/math") == ["First", "initial commit"]
     card = files["README.md"].decode()
     assert dry.ok().endswith(card + "\n")
+    assert card.endswith("<!-- mathneuro:end -->\n\nFound on a Friday.\n")
     assert all(path in dry.out for path in files if path != ".gitattributes")
 
     # Someone else, without any login of theirs on the way to a public repo
@@ -100,7 +103,7 @@ def test_publish_and_use(hub: Hub, ada: Person, ben: Person, tmp_path: Path) -> 
     guest.python(at + python_of(card) + check)
     count = len(hub.requests)
     guest.python(at + python_of(card) + check, HF_HUB_OFFLINE="1")
-    cold = Person(hub, tmp_path / "cold").batch(
+    cold = Person(hub, tmp_path / "cold", TOKEN).batch(
         ["surgery", "show", "team/math"],
         ["mask", "compare", "team/math", folders[0]],
         ["surgery", "bake", "-a", folders[0], "-o", "baked"],
@@ -126,17 +129,20 @@ def test_publish_and_use(hub: Hub, ada: Person, ben: Person, tmp_path: Path) -> 
     assert titles(hub, "team/math") == ["Second", "Notes", "First", "initial commit"]
     card = hub.files("team/math")["README.md"].decode()
     assert card.count("Ask Ada before use.") == card.count("<!-- mathneuro:begin -->") == 1
+    assert card.count("Found on a Friday.") == 1
     assert f"{second.config.held:,} of its" in card
     assert f"{first.config.held:,} of its" not in card
     assert ModelCard(card).data.language == "no"
 
-    # The rights of others
-    refused, proposed = ben.batch(
+    # A proposal; the Hub takes large files only from those who may write, so that others cannot even propose
+    (proposed,) = ada.batch([*PUSH, "--adapter", folders[0], "--repo-id", "team/math", "--no-eval", "--create-pr"])
+    refused = ben.batch(
         [*PUSH, "--adapter", folders[0], "--repo-id", "team/math", "--no-eval"],
         [*PUSH, "--adapter", folders[0], "--repo-id", "team/math", "--no-eval", "--create-pr"],
     )
-    assert "ben has no right to write to team" in refused.refused()
     assert proposed.json()["url"] == f"{hub.url}/team/math/discussions/1"
+    assert "ben has no right to write to team" in refused[0].refused()
+    assert "has no right to that in team/math" in refused[1].refused()
     assert hub.files("team/math")["README.md"].decode() == card
     old = Path(folders[0], "neurosurgery_config.json").read_bytes()
     assert hub.files("team/math", "refs/pr/1")["neurosurgery_config.json"] == old
@@ -158,6 +164,8 @@ def test_publish_from_a_model(hub: Hub, ada: Person, tmp_path: Path) -> None:
     assert len(titles(hub, "ada/base-mathneuro")) == 2
     assert plan["repo_id"] == "ada/base-mathneuro"
     files = hub.files("ada/base-mathneuro")
+    (kept,) = (ada.home / "mathneuro/evaluations").iterdir()
+    assert kept.read_bytes() == files["eval_results.json"]  # the first run's, not measured again
     assert {"norms/gsm8k.safetensors", "peft/adapter_config.json", "eval_results.json", "edited_weights.png"} <= set(
         files
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -42,6 +44,28 @@ def commit(hub: Hub) -> str:
 @pytest.fixture
 def folder(commit: str, tmp_path: Path) -> str:
     return save(adapter_on(commit), tmp_path / "adapter")
+
+
+@dataclass(frozen=True)
+class Doomed:
+    """A push to a Hub that goes down on the way."""
+
+    hub: Hub
+    person: Person
+    command: list[str]
+    process: subprocess.Popen[str]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def doomed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doomed]:
+    """Started before all tests and looked at by the last: the client waits 23 seconds before it gives up."""
+    with Hub() as hub:
+        hub.add_user("ada", token=TOKEN, orgs={"team": "write"})
+        folder = save(adapter_on(serve_base(hub)), tmp_path_factory.mktemp("doomed") / "adapter")
+        person = Person(hub, tmp_path_factory.mktemp("ada"), TOKEN)
+        command = [*PUSH, "--adapter", folder, "--repo-id", "team/math"]
+        hub.run_on("PUT", "/uploads/", hub.stop)
+        yield Doomed(hub, person, command, person.start(*command))
 
 
 def test_pushes_that_are_refused(hub: Hub, ada: Person, folder: str, tmp_path: Path) -> None:
@@ -139,7 +163,7 @@ def test_errors_that_pass_and_a_repo_that_changes(hub: Hub, ada: Person, folder:
     (passed,) = ada.batch([*push, "team/math"])
     passed.ok()
     hub.run_on("POST", "/preupload/", lambda: hub.commit("team/math", {"NOTICE": b"Mine"}, title="Meanwhile"))
-    hub.fail_next("GET", "/api/models/team/math", 429, skip=1)
+    hub.fail_next("GET", "/api/models/team/math$", 429, skip=1)
     stale, busy, again = ada.batch(
         [*push, "team/math", "--scale", "0"], [*push, "team/math"], [*push, "team/math", "--scale", "0"]
     )
@@ -151,19 +175,16 @@ def test_errors_that_pass_and_a_repo_that_changes(hub: Hub, ada: Person, folder:
     assert hub.files("team/math")["NOTICE"] == b"Mine"
 
 
-def test_a_hub_that_goes_down(hub: Hub, ada: Person, eve: Person, folder: str) -> None:
+def test_a_hub_that_goes_down(doomed: Doomed, tmp_path: Path) -> None:
     """While files are sent: the repo stays as it was, and the same command completes it."""
-    push = [*PUSH, "--adapter", folder, "--repo-id", "team/math"]
-    hub.run_on("PUT", "/uploads/", hub.stop)
-    process = ada.start(*push)
-    down = ada.end(process)
-    assert "cannot be reached" in down.refused()
-    (gone,) = eve.batch(["surgery", "show", "team/math"])
+    hub, ada = doomed.hub, doomed.person
+    assert "cannot be reached" in ada.end(doomed.process).refused()
+    (gone,) = Person(hub, tmp_path / "eve").batch(["surgery", "show", "team/math"])
     assert "cannot be reached" in gone.refused()
     hub.start()
     assert list(hub.files("team/math")) == [".gitattributes"]
     hub.drop_connection_on("POST", "/commit/", during="response")
-    lost, again = ada.batch(push, push)
+    lost, again = ada.batch(doomed.command, doomed.command)
     assert "cannot be reached" in lost.refused()
     again.ok()
     assert len(list(hub.repo("team/math").history("main"))) == 2

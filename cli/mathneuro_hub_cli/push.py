@@ -205,7 +205,14 @@ def push(
         )
         if with_norms:
             _add_norms(folder / hub.NORMS_FOLDER, norms, source)
-        plan = hub.plan_push(folder, target, private=private, create_pr=create_pr, commit_message=commit_message)
+        plan = hub.plan_push(
+            folder,
+            target,
+            private=private,
+            create_pr=create_pr,
+            commit_message=commit_message,
+            source=None if baked else source,
+        )
         data = _data(plan)
         if dry_run:
             hub.validate(plan, token)
@@ -229,7 +236,9 @@ def _add_norms(folder: Path, norms: Sequence[ActivationNorms], source: Path | No
             raise SettingError(f"{source} holds no activation norms ({folder.name}/); push with --model to have them.")
         shutil.copytree(source / folder.name, folder)
     for part in norms:
-        part.save(folder / f"{re.sub(r'[^A-Za-z0-9.-]+', '-', part.name).strip('-')}.safetensors")
+        name = re.sub(r"[^A-Za-z0-9.-]+", "-", part.name).strip("-.") or "norms"
+        taken = sum(path.stem == name or path.stem.startswith(f"{name}-again") for path in folder.glob("*.safetensors"))
+        part.save(folder / f"{name}{'-again' * taken}.safetensors")
 
 
 def _data(plan: PushPlan) -> dict[str, object]:

@@ -125,7 +125,7 @@ class ActivationNorms:
             with safe_open(path, framework="pt") as file:
                 metadata = file.metadata() or {}
                 _check_format(metadata, path)
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                tensors = {name: file.get_tensor(name) for name in file.offset_keys()}
                 record, sites = json.loads(metadata["record"]), json.loads(metadata["sites"])
         except (OSError, SafetensorError, ValueError, KeyError) as error:
             if isinstance(error, FormatError):

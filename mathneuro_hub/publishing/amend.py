@@ -23,7 +23,7 @@ def amend(existing: str, ours: str, outdated: Mapping[str, Sequence[str]], name:
         existing: the card in the repo.
         ours: the card that we would write into an empty repo.
         outdated: entries of the lists that an earlier version of ours put there.
-        name: under which our evaluation results stand.
+        name: under which our evaluation results stand in ``existing``.
 
     Raises:
         HubError: the metadata of ``existing`` is no valid YAML.
@@ -32,7 +32,7 @@ def amend(existing: str, ours: str, outdated: Mapping[str, Sequence[str]], name:
         theirs, text = split(existing)
     except ValueError as error:
         raise HubError(
-            f"The card in the repo has metadata that is no valid YAML ({error}); correct its front matter there first."
+            f"The card that is there has metadata that is no valid YAML ({error}); correct its front matter first."
         ) from error
     data, body = split(ours)
     begin, end = text.find(BEGIN), text.rfind(END)
@@ -46,8 +46,10 @@ def amend(existing: str, ours: str, outdated: Mapping[str, Sequence[str]], name:
 
 def _merged(theirs: dict[str, Any], ours: dict[str, Any], outdated: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     merged = {**theirs, **{key: value for key, value in ours.items() if key not in theirs}}
-    if ours.get("base_model") not in _listed(theirs.get("base_model")):
-        merged |= {key: ours[key] for key in ("base_model", "base_model_relation") if key in ours}
+    if "base_model" in ours:
+        merged["base_model_relation"] = ours["base_model_relation"]
+        if ours["base_model"] not in _listed(theirs.get("base_model")):
+            merged["base_model"] = ours["base_model"]
     if theirs.get("library_name") in (LIBRARY, "transformers"):
         merged["library_name"] = ours["library_name"]
     for key in (*_LISTS, "model-index"):

@@ -79,8 +79,17 @@ def plan_push(
     private: bool = False,
     create_pr: bool = False,
     commit_message: str | None = None,
+    source: Path | None = None,
 ) -> PushPlan:
     """What publishing ``folder``, which holds an adapter or a baked model with its card, will do. Makes no request.
+
+    Args:
+        folder: what is published.
+        target: where to.
+        private: make a new repo private.
+        create_pr: propose the commit as a pull request.
+        commit_message: its title.
+        source: the adapter's own folder; what a person wrote into the card there goes into a repo without a card.
 
     Raises:
         HubError: the repo holds the other kind, or the card's metadata is invalid.
@@ -97,6 +106,10 @@ def plan_push(
     if target.card is not None and target.card.strip():
         outdated = own_lists(target.config) if target.config is not None else {}
         card = amend(target.card, card, outdated, name=target.repo_id.rpartition("/")[2])
+    elif source is not None and (source / CARD_FILE).is_file():
+        written = (source / CARD_FILE).read_text(encoding="utf-8", errors="replace")
+        config = NeurosurgeryConfig.from_json((folder / CONFIG_FILE).read_text("utf-8"), CONFIG_FILE)
+        card = amend(written, card, own_lists(config), name=source.resolve().name)
     check_metadata(card)
     sizes = {name: path.stat().st_size for name, path in zip(names, paths, strict=True)}
     sizes[CARD_FILE] = len(card.encode())

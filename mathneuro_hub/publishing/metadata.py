@@ -34,6 +34,17 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc, unused-ignore]
 _Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("true|false"), list("tf"))
 
 
+class _Dumper(yaml.SafeDumper):  # type: ignore[misc, unused-ignore]
+    """Escapes what PyYAML's plainer styles lose, such as a line break that is not ``\\n``."""
+
+    def represent_text(self, text: str) -> Any:
+        odd = not text.replace("\n", "").isprintable()
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style='"' if odd else None)
+
+
+_Dumper.add_representer(str, _Dumper.represent_text)
+
+
 @dataclass(frozen=True)
 class Benchmark:
     """A test set that lm-eval and the Hub both know.
@@ -221,7 +232,8 @@ def split(card: str) -> tuple[dict[str, Any], str]:
 
 def join(data: Mapping[str, Any], text: str) -> str:
     """A card of metadata and text."""
-    return f"---\n{yaml.safe_dump(dict(data), sort_keys=False, allow_unicode=True).strip()}\n---\n\n{text.strip()}\n"
+    front = yaml.dump(dict(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True).strip()
+    return f"---\n{front}\n---\n\n{text.strip()}\n"
 
 
 def check_metadata(card: str) -> None:
