@@ -236,9 +236,10 @@ def _add_norms(folder: Path, norms: Sequence[ActivationNorms], source: Path | No
             raise SettingError(f"{source} holds no activation norms ({folder.name}/); push with --model to have them.")
         shutil.copytree(source / folder.name, folder)
     for part in norms:
-        name = re.sub(r"[^A-Za-z0-9.-]+", "-", part.name).strip("-.") or "norms"
-        taken = sum(path.stem == name or path.stem.startswith(f"{name}-again") for path in folder.glob("*.safetensors"))
-        part.save(folder / f"{name}{'-again' * taken}.safetensors")
+        path = folder / f"{re.sub(r'[^A-Za-z0-9.-]+', '-', part.name).strip('-.') or 'norms'}.safetensors"
+        while path.exists():
+            path = path.with_stem(f"{path.stem}-2")
+        part.save(path)
 
 
 def _data(plan: PushPlan) -> dict[str, object]:

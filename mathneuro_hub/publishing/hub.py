@@ -317,9 +317,7 @@ def base_card(config: NeurosurgeryConfig, token: str | None = None) -> str | Non
     Raises:
         HubError: the base cannot be reached.
     """
-    folder = fetch(
-        config.base_model_name_or_path, "model", revision=config.revision, patterns=[CARD_FILE, "LICENSE*"], token=token
-    )
+    folder = fetch(config.base_model_name_or_path, "model", revision=config.revision, patterns=[CARD_FILE], token=token)
     path = folder / CARD_FILE
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else None
 
